@@ -1,0 +1,50 @@
+# make demo: install, train a cheetah for a minute, evaluate it, draw the curve.
+# make test: install, then lint, types and tests.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := runs/demo
+
+.PHONY: demo test lint types tests clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@echo "make demo   install Kemeny into .venv, train ATRPO on HalfCheetah-v3, evaluate, plot"
+	@echo "make test   install, then lint, types and tests"
+	@echo "make clean  remove the virtual environment and the demo run"
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Kemeny needs Python 3.11 or newer; call make with PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,video]'
+	@touch $@
+
+demo: .venv/.installed
+	@rm -rf $(DEMO)
+	$(BIN)/kemeny train HalfCheetah-v3 --algorithm atrpo --steps 300000 --seed 0 --eval-max-steps 1000 --out $(DEMO)
+	$(BIN)/kemeny evaluate $(DEMO) --max-steps 10000
+	$(BIN)/kemeny plot $(DEMO) -o $(DEMO)/curve.png
+	@echo
+	@echo "The run is in $(DEMO): config.json, metrics.jsonl, evaluations.jsonl, checkpoints/, TensorBoard events."
+	@echo "Its learning curve is the picture $(DEMO)/curve.png."
+	@echo "Try next:"
+	@echo "  $(BIN)/kemeny train HalfCheetah-v3 --steps 1000000 --out runs/cheetah    a policy that runs"
+	@echo "  $(BIN)/kemeny train HalfCheetah-v3 --algorithm trpo --gamma 0.99 --out runs/trpo"
+	@echo "  $(BIN)/kemeny plot runs/cheetah runs/trpo -o compare.png"
+	@echo "  $(BIN)/kemeny --help"
+
+test: lint types tests
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed
+	$(BIN)/pyright
+
+tests: .venv/.installed
+	$(BIN)/pytest -n 2
+
+clean:
+	rm -rf .venv $(DEMO)

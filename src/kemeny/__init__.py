@@ -1,0 +1,1 @@
+"""Kemeny: deep reinforcement learning for tasks that never end."""
