@@ -14,6 +14,8 @@ The functions here use arithmetic and methods that NumPy and JAX arrays share, s
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
+from kemeny.errors import UserError
+
 Array = Any
 """A NumPy or JAX array, or a number."""
 
@@ -73,7 +75,7 @@ class Discounted:
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma < 1:
-            raise ValueError(
+            raise UserError(
                 f"The discount must be at least 0 and below 1, not {self.gamma:g}. "
                 "For a task judged by its long-run average use the average criterion (algorithm atrpo or acpo)."
             )
