@@ -1,0 +1,6 @@
+"""Environments behind one small vector interface: EnvPool, and any Gymnasium environment."""
+
+from kemeny.envs.costs import Cost
+from kemeny.envs.pool import Continuous, Discrete, Pool, Spec, Step, inspect, make_pool
+
+__all__ = ["Continuous", "Cost", "Discrete", "Pool", "Spec", "Step", "inspect", "make_pool"]

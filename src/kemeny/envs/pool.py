@@ -1,0 +1,226 @@
+"""The one interface behind which every environment stands: a pool that steps many copies at once.
+
+No pool restarts anything by itself. After `terminated` or `truncated` an environment waits for `reset`,
+so what a fall or a cut means (a restart that is an ordinary transition, an end, a bootstrap) is decided in
+one place: by whoever collects.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+
+from kemeny.envs.costs import Cost
+from kemeny.errors import UserError
+
+EnvLike = str | Callable[[], gymnasium.Env]
+Backend = Literal["auto", "envpool", "gymnasium"]
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """Actions that are vectors between bounds."""
+
+    low: np.ndarray
+    """Smallest value of each component, float32."""
+    high: np.ndarray
+    """Largest value of each component, float32."""
+
+    @property
+    def size(self) -> int:
+        """Number of components."""
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Actions that are one of 0, …, n−1."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a policy must know of an environment."""
+
+    observation_size: int
+    action: Continuous | Discrete
+    time_limit: int | None
+    """The `max_episode_steps` the environment is registered with; a pool has it only if asked."""
+
+
+class Step(NamedTuple):
+    """One step of n environments, a row each."""
+
+    observation: np.ndarray
+    """(n, D) float32: the true next state, also where the step ended something."""
+    reward: np.ndarray
+    """(n,) floats, as precise as the simulator gives them."""
+    terminated: np.ndarray
+    """(n,) bool: the environment says that the task ended here (a fall)."""
+    truncated: np.ndarray
+    """(n,) bool: the time limit, or the environment itself, cut the trajectory; both flags can be set."""
+    costs: np.ndarray
+    """(n, K) float64: the K costs asked for, in that order."""
+
+
+class Pool(Protocol):
+    """Many copies of one environment, stepped together; nothing restarts unless told to."""
+
+    num_envs: int
+    spec: Spec
+
+    def reset(self, ids: np.ndarray) -> np.ndarray:
+        """Restart these environments; their start observations, a row an id."""
+        ...
+
+    def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
+        """Begin a step of all (or only these) environments; returns at once.
+
+        Continuous actions are clipped to the bounds here and only here.
+        """
+        ...
+
+    def recv(self) -> Step:
+        """Wait for the step begun; rows in the order of the ids sent."""
+        ...
+
+    def fast_forward(self, restarts: np.ndarray) -> None:
+        """Put a freshly made pool where it stands after `restarts[i]` restarts of environment i.
+
+        Its next `reset` gives the start state that restart number `restarts[i]` (counted from 0) gave.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back processes and memory; a closed pool cannot be used."""
+        ...
+
+
+class Clock:
+    """Steps since each environment's restart: which are at the time limit, and which wait for a restart."""
+
+    def __init__(self, num_envs: int, time_limit: int | None) -> None:
+        self.elapsed = np.zeros(num_envs, dtype=np.int64)
+        self.waiting = np.ones(num_envs, dtype=bool)
+        self.everyone = np.arange(num_envs)
+        self.pending: np.ndarray | None = None
+        self._time_limit = time_limit
+
+    def restart(self, ids: np.ndarray) -> np.ndarray:
+        """Note that these begin anew; the ids, checked."""
+        ids = self._checked(ids)
+        self.elapsed[ids] = 0
+        self.waiting[ids] = False
+        return ids
+
+    def begin(self, ids: np.ndarray | None) -> np.ndarray:
+        """Note that a step of these is under way; the ids, checked."""
+        ids = self.everyone if ids is None else self._checked(ids)
+        if self.pending is not None:
+            raise RuntimeError("a step is under way already: recv() before the next send()")
+        if self.waiting[ids].any():
+            # EnvPool would silently ignore the action and restart by itself.
+            raise RuntimeError(
+                f"environments {ids[self.waiting[ids]].tolist()} have ended: reset() them before send()"
+            )
+        self.pending = ids
+        return ids
+
+    def stepping(self) -> np.ndarray:
+        """The ids of the step under way."""
+        if self.pending is None:
+            raise RuntimeError("no step is under way: send() before recv()")
+        return self.pending
+
+    def end(self, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
+        """Note that the step is over; `truncated` with the time limit in it."""
+        ids = self.stepping()
+        self.pending = None
+        self.elapsed[ids] += 1
+        if self._time_limit is not None:
+            truncated = truncated | (self.elapsed[ids] >= self._time_limit)
+        self.waiting[ids] = terminated | truncated
+        return truncated
+
+    def _checked(self, ids: np.ndarray) -> np.ndarray:
+        if self.pending is not None:
+            raise RuntimeError("a step is under way: recv() first")
+        return np.array(ids, dtype=np.int64, ndmin=1)
+
+
+def seed_of(seed: int, index: int, *more: int) -> int:
+    """A seed in 0, …, 2³¹−1 for environment `index` of a run, however the run is divided into pools."""
+    return int(np.random.SeedSequence((seed, index, *more)).generate_state(1)[0]) >> 1
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_pool(
+    env: EnvLike,
+    num_envs: int,
+    *,
+    seed: int,
+    first: int = 0,
+    costs: Sequence[Cost] = (),
+    time_limit: int | None = None,
+    threads: int = 0,
+    workers: int = 0,
+    backend: Backend = "auto",
+    step_timeout: float | None = None,
+) -> Pool:
+    """A pool of `num_envs` copies of an environment.
+
+    `env` is an id or a function without arguments that makes a Gymnasium environment. Environment j of
+    the pool is number `first + j` of the run, and its randomness depends on `(seed, first + j)` alone. With
+    `time_limit` None nothing cuts a trajectory but the environment's own doing: the time limit it is
+    registered with (or wrapped in, for a function) is removed.
+
+    `threads` (0: one a core) are EnvPool's; `workers` (0: none, all in this process) are Gymnasium's
+    processes, and `step_timeout` is how many seconds a step in them may take. `auto` takes EnvPool for the
+    ids it has, unless workers are asked for.
+    """
+    for name, number, least in (
+        ("num_envs", num_envs, 1),
+        ("seed", seed, 0),
+        ("first", first, 0),
+        ("time_limit", 1 if time_limit is None else time_limit, 1),
+        ("threads", threads, 0),
+        ("workers", workers, 0),
+    ):
+        if number < least:
+            raise UserError(f"{name} is {number}; it must be at least {least}.")
+    if _backend(env, backend, workers) == "envpool":
+        from kemeny.envs.envpool import EnvPoolPool
+
+        assert isinstance(env, str)
+        return EnvPoolPool(
+            env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, threads=threads
+        )
+    raise NotImplementedError
+
+
+def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "auto") -> Spec:
+    """What the environment is, or a `UserError` that says why it cannot be used."""
+    if _backend(env, backend, 0) == "envpool":
+        from kemeny.envs.envpool import inspect_envpool
+
+        assert isinstance(env, str)
+        return inspect_envpool(env, costs)
+    raise NotImplementedError
+
+
+def _backend(env: Any, backend: str, workers: int) -> str:
+    from kemeny.envs import envpool
+
+    if backend == "auto":
+        return "envpool" if isinstance(env, str) and workers == 0 and env in envpool.ids() else "gymnasium"
+    return backend
