@@ -77,7 +77,7 @@ class Discounted:
         if not 0 <= self.gamma < 1:
             raise UserError(
                 f"The discount must be at least 0 and below 1, not {self.gamma:g}. "
-                "For a task judged by its long-run average use the average criterion (algorithm atrpo or acpo)."
+                "For a task judged by its long-run average use algorithm atrpo or acpo, which have no discount."
             )
 
     def estimate_rate(self, signal: Array, value: Array, next_value: Array) -> Array:

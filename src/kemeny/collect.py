@@ -1,0 +1,270 @@
+"""Experience by step count: policy × environments → Rollout, never waiting for an episode's end.
+
+The environments are split into two shards used in turn: while one is simulated, the actions of the other are
+computed. Every number is a function of the seed, whatever the thread timing: the noise of a batch comes from a
+generator seeded by (seed, iteration, shard), so there is no random state to carry along.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from kemeny.acting import Policy
+from kemeny.envs.pool import Discrete, EnvLike, Pool, Spec, inspect, make_pool
+from kemeny.errors import RunError
+from kemeny.rollout import Rollout
+
+F32 = np.float32
+NOISE_STREAM = 1
+"""Keeps exploration noise apart from other uses of a run's seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a fall means, and how long a trajectory is (§5.2)."""
+
+    episodic: bool = False
+    """End an episode at a fall or at the environment's time limit, instead of restarting at a cost and going on."""
+    reset_cost: float = 100.0
+    """Subtracted from the reward of a step that ends in a fall, on a continuing task."""
+    cut: int = 5_000
+    """Steps after which a continuing trajectory is cut, bootstrapped and restarted from a start state."""
+
+
+class Shard:
+    """Some of a run's environments, and where each of them stands."""
+
+    def __init__(self, pool: Pool, task: Task, first_phase: np.ndarray) -> None:
+        self.pool = pool
+        self.task = task
+        self.everyone = np.arange(pool.num_envs)
+        self.clock = first_phase.copy()
+        """Steps of each trajectory so far; staggered at first, so that a batch holds every phase."""
+        self.restarts = np.zeros(pool.num_envs, np.int64)
+        self.since_restart = np.zeros(pool.num_envs, np.int64)
+        self.falls = 0
+        self.observation = np.empty((pool.num_envs, pool.spec.observation_size), F32)
+        self.start = np.empty_like(self.observation)
+        self.noise = np.empty(0, F32)
+        self.action = np.empty(0, F32)
+
+    def restart(self, ids: np.ndarray) -> None:
+        """Put these environments into start states."""
+        self.observation[ids] = self.start[ids] = self.pool.reset(ids)
+        self.restarts[ids] += 1
+        self.since_restart[ids] = 0
+
+    def begin(self, policy: Policy, t: int) -> None:
+        """Choose actions and let the simulator start on them."""
+        self.action = policy.explore(policy.head(self.observation), self.noise[t])
+        self.pool.send(self.action)
+
+    def finish(self, into: Rollout, t: int) -> None:
+        """Wait for the step and write it down."""
+        step = self.pool.recv()
+        self.clock += 1
+        self.since_restart += 1
+        into.observation[t] = self.observation
+        into.action[t] = self.action
+        into.signal[t, :, 0] = step.reward
+        into.signal[t, :, 1:] = step.costs
+        self.observation[:] = step.observation
+        if self.task.episodic:
+            self._end_or_cut(into, t, step.terminated, step.truncated)
+        else:
+            self._fall_or_cut(into, t, step.terminated, step.truncated)
+
+    def replay(self, restarts: np.ndarray, since_restart: np.ndarray, actions: np.ndarray) -> None:
+        """Restart as often as before, then take again the actions since the last restart (the last rows)."""
+        self.pool.fast_forward(restarts - 1)
+        self.restarts[:] = restarts - 1
+        self.restart(self.everyone)
+        for t in range(int(since_restart.max())):
+            ids = self.everyone[since_restart > t]
+            self.pool.send(actions[len(actions) - since_restart[ids] + t, ids], ids)
+            self.observation[ids] = self.pool.recv().observation
+        self.since_restart[:] = since_restart
+
+    def _fall_or_cut(self, into: Rollout, t: int, fell: np.ndarray, truncated: np.ndarray) -> None:
+        """A fall is an ordinary, costly transition to a start state; a cut hides the state that comes next."""
+        if fell.any():
+            into.signal[t, fell, 0] -= self.task.reset_cost
+            self.falls += int(fell.sum())
+            self.restart(self.everyone[fell])
+        into.next_observation[t] = self.observation
+        cut = truncated | (self.clock >= self.task.cut)
+        into.cut[t] = cut
+        if cut.any():
+            self.clock[cut] = 0
+            self.restart(self.everyone[cut & ~fell])
+
+    def _end_or_cut(self, into: Rollout, t: int, ended: np.ndarray, truncated: np.ndarray) -> None:
+        """A fall ends the episode, with value 0 after it; a time-out only hides what comes next."""
+        into.next_observation[t] = self.observation
+        into.terminal[t] = ended
+        into.cut[t] = truncated & ~ended
+        over = ended | truncated
+        if over.any():
+            self.falls += int(ended.sum())
+            self.clock[over] = 0
+            self.restart(self.everyone[over])
+
+
+class Collector:
+    """All the environments of a run."""
+
+    def __init__(
+        self,
+        env: EnvLike,
+        task: Task,
+        *,
+        num_envs: int,
+        horizon: int,
+        seed: int,
+        costs: tuple = (),
+        threads: int = 0,
+        workers: int = 0,
+        step_timeout: float | None = None,
+    ) -> None:
+        """`horizon` is the number of steps each environment takes in a batch."""
+        self.seed, self.horizon, self.num_envs, self.costs = seed, horizon, num_envs, len(costs)
+        self.steps = 0
+        """Steps of each environment so far."""
+        self._history: deque[np.ndarray] = deque()
+        """Actions of the latest batches, as far back as the oldest restart: what `restore` replays."""
+        time_limit = inspect(env).time_limit if task.episodic else None
+        sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
+        self.shards: list[Shard] = []
+        for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
+            pool = make_pool(
+                env,
+                size,
+                seed=seed,
+                first=int(first),
+                costs=costs,
+                time_limit=time_limit,
+                threads=threads,
+                workers=-(-workers // len(sizes)),
+                step_timeout=step_timeout,
+            )
+            phase = np.zeros(size, np.int64) if task.episodic else (first + np.arange(size)) * horizon % task.cut
+            self.shards.append(Shard(pool, task, phase))
+        for shard in self.shards:
+            shard.restart(shard.everyone)
+
+    @property
+    def spec(self) -> Spec:
+        """What a policy must know of the environment."""
+        return self.shards[0].pool.spec
+
+    @property
+    def falls(self) -> int:
+        """Falls since the run began."""
+        return sum(shard.falls for shard in self.shards)
+
+    def collect(self, policy: Policy, iteration: int) -> Rollout:
+        """The batch of an iteration."""
+        batch = self._allocate()
+        views = []
+        first = 0
+        for number, shard in enumerate(self.shards):
+            rng = np.random.default_rng([NOISE_STREAM, self.seed, iteration, number])
+            shard.noise = policy.noise(rng, self.horizon, shard.pool.num_envs)
+            size = shard.pool.num_envs
+            views.append(_columns(batch, first, first + size))
+            first += size
+        for shard in self.shards:
+            shard.begin(policy, 0)
+        for t in range(self.horizon):
+            for shard, into in zip(self.shards, views, strict=True):
+                shard.finish(into, t)
+                if t + 1 < self.horizon:
+                    shard.begin(policy, t + 1)
+        np.concatenate([shard.start for shard in self.shards], out=batch.start_observation)
+        self.steps += self.horizon
+        self._check(batch)
+        self._remember(batch.action)
+        return batch
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Where every environment stands, as what it takes to get there again: EnvPool cannot save its state."""
+        longest = int(self._since_restart().max())
+        history = np.concatenate([*self._history, np.empty_like(self._history[0][:0])])
+        return {
+            "steps": np.array(self.steps),
+            "falls": np.array([shard.falls for shard in self.shards]),
+            "clock": np.concatenate([shard.clock for shard in self.shards]),
+            "restarts": np.concatenate([shard.restarts for shard in self.shards]),
+            "since_restart": self._since_restart(),
+            "actions": history[len(history) - longest :],
+            "observation": np.concatenate([shard.observation for shard in self.shards]),
+        }
+
+    def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Bring freshly made environments to where `snapshot` was taken, and check that they got there."""
+        self.steps = int(snapshot["steps"])
+        actions = snapshot["actions"]
+        self._history = deque([actions])
+        first = 0
+        for shard, falls in zip(self.shards, snapshot["falls"], strict=True):
+            mine = slice(first, first + shard.pool.num_envs)
+            first += shard.pool.num_envs
+            shard.falls = int(falls)
+            shard.replay(snapshot["restarts"][mine], snapshot["since_restart"][mine], actions[:, mine])
+            shard.clock[:] = snapshot["clock"][mine]
+            astray = np.flatnonzero((shard.observation != snapshot["observation"][mine]).any(1))
+            if astray.size:
+                raise RunError(
+                    f"Environment {mine.start + astray[0]} did not come back to the state it was in: it has randomness "
+                    "of its own, or its version or machine changed. The run cannot be resumed exactly."
+                )
+
+    def _since_restart(self) -> np.ndarray:
+        return np.concatenate([shard.since_restart for shard in self.shards])
+
+    def _remember(self, actions: np.ndarray) -> None:
+        self._history.append(actions.copy())
+        longest = int(self._since_restart().max())
+        while sum(map(len, self._history)) - len(self._history[0]) >= longest:
+            self._history.popleft()
+            if not self._history:
+                self._history.append(actions[:0].copy())
+                break
+
+    def _allocate(self) -> Rollout:
+        rows, size = (self.horizon, self.num_envs), self.spec.observation_size
+        discrete = isinstance(self.spec.action, Discrete)
+        return Rollout(
+            observation=np.empty((*rows, size), F32),
+            action=np.empty(rows, np.int32) if discrete else np.empty((*rows, self.spec.action.size), F32),
+            signal=np.empty((*rows, 1 + self.costs), F32),
+            next_observation=np.empty((*rows, size), F32),
+            terminal=np.zeros(rows, bool),
+            cut=np.zeros(rows, bool),
+            start_observation=np.empty((self.num_envs, size), F32),
+        )
+
+    def _check(self, batch: Rollout) -> None:
+        """Name the first environment and step whose numbers are not finite."""
+        for name, values in (("observation", batch.next_observation), ("reward or cost", batch.signal)):
+            bad = ~np.isfinite(values).all(-1)
+            if bad.any():
+                t, env = (int(i) for i in np.argwhere(bad)[0])
+                step = self.steps - self.horizon + t
+                raise RunError(
+                    f"Environment {env} gave a {name} that is not a finite number at its step {step}, "
+                    f"after action {np.round(batch.action[t, env], 4).tolist()}."
+                )
+
+    def close(self) -> None:
+        """Give back the simulators' threads and processes."""
+        for shard in self.shards:
+            shard.pool.close()
+
+
+def _columns(batch: Rollout, first: int, last: int) -> Rollout:
+    """A view of some environments' part of a batch."""
+    time_first = {name: array[:, first:last] for name, array in batch._asdict().items() if name != "start_observation"}
+    return Rollout(**time_first, start_observation=batch.start_observation[first:last])

@@ -1,0 +1,36 @@
+"""A batch of experience: what the collector hands to the learner."""
+
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Num, Shaped
+
+from kemeny.criterion import Array
+
+
+class Rollout(NamedTuple):
+    """`time` steps of `env` environments, time first; the same policy acted throughout."""
+
+    observation: Float[Array, "time env obs"]
+    """sₜ."""
+    action: Num[Array, "time env *act"]
+    """aₜ as the policy drew it, before any clipping to the bounds of the environment."""
+    signal: Float[Array, "time env signal"]
+    """Reward first (less the reset cost where the agent fell), then each cost."""
+    next_observation: Float[Array, "time env obs"]
+    """sₜ₊₁: after a fall on a continuing task the fresh start state, after a cut the state that was cut off."""
+    terminal: Bool[Array, "time env"]
+    """The task ended with this step (episodic tasks only): the value after it is 0."""
+    cut: Bool[Array, "time env"]
+    """The trajectory was cut after this step: the next row belongs to another one, but the value goes on."""
+    start_observation: Float[Array, "env obs"]
+    """The latest start state of each environment: a sample of μ, for J = E v(s₀)."""
+
+    @property
+    def steps(self) -> int:
+        """Agent–environment interactions in the batch."""
+        return self.terminal.shape[0] * self.terminal.shape[1]
+
+
+def flatten(x: Shaped[Array, "time env *rest"]) -> Shaped[Array, "sample *rest"]:
+    """Time and environment as one axis of samples."""
+    return x.reshape(-1, *x.shape[2:])

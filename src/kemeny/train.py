@@ -1,0 +1,241 @@
+"""The training loop: collect, update, log, evaluate, checkpoint; and the same again after a stop."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from kemeny import checkpoint, learner
+from kemeny.acting import Policy
+from kemeny.collect import Collector
+from kemeny.envs.pool import Continuous, EnvLike, Spec, inspect
+from kemeny.errors import RunError, UserError
+from kemeny.evaluate import evaluate, evaluation_seed
+from kemeny.learner import State
+from kemeny.progress import Progress, silent
+from kemeny.run import Logs, Run, plain, surroundings
+from kemeny.settings import Settings, from_flat, to_flat
+from kemeny.trust_region import Outcome
+
+
+class Interrupted(RunError):
+    """Training was asked to stop, finished its iteration and wrote a checkpoint."""
+
+
+def train(env: EnvLike, *, out: str | Path | None = None, progress: Progress = silent, **settings: Any) -> Run:
+    """Train a policy and leave a run directory.
+
+    `env` is the id of an environment or a function that makes one; `settings` are the fields of `kemeny.Settings` and
+    of the groups in it, by their flat names (`steps=1_000_000, delta=0.02, reset_cost=10`).
+    """
+    return start(env, from_flat(settings), out, progress)
+
+
+def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Progress) -> Run:
+    """`train`, with settings already made."""
+    settings.learner()
+    inspect(env, costs=settings.cost)
+    name = env if isinstance(env, str) else f"{env.__module__}:{getattr(env, '__qualname__', type(env).__name__)}"
+    if out is None:
+        out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
+    config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
+    run = Run.create(Path(out), {**config, "settings": to_flat(settings), **surroundings()})
+    return _train(run, env, settings, None, progress)
+
+
+def resume(path: str | Path, *, env: EnvLike | None = None, progress: Progress = silent) -> Run:
+    """Go on with a stopped or killed run exactly where its newest sound checkpoint left it.
+
+    A run whose environment came from a function needs that function again as `env`.
+    """
+    run = Run.open(path)
+    config = run.config
+    if env is None:
+        if not config["env_is_id"]:
+            raise UserError(f"{path} was trained on the function {config['env']}: pass it as kemeny.resume(…, env=…).")
+        env = config["env"]
+    assert env is not None
+    settings = from_flat(config["settings"])
+    try:
+        saved = checkpoint.latest(run.path, progress.say)
+    except UserError:
+        progress.say(f"{path} has no usable checkpoint: starting from the beginning.")
+        saved = None
+    if saved is not None and saved.facts["iteration"] >= settings.iterations:
+        progress.say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
+        return run
+    return _train(run, env, settings, saved, progress)
+
+
+def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpoint | None, progress: Progress) -> Run:
+    learning = settings.learner()
+    collector = Collector(
+        env,
+        settings.task,
+        num_envs=settings.num_envs,
+        horizon=settings.horizon,
+        seed=settings.seed,
+        costs=settings.cost,
+        threads=settings.threads,
+        workers=settings.workers,
+        step_timeout=settings.step_timeout,
+    )
+    state = learner.init(learning, collector.spec, jax.random.key(settings.seed))
+    iteration, seconds, sizes = 0, 0.0, dict.fromkeys(("metrics.jsonl", "evaluations.jsonl"), 0)
+    if saved is not None:
+        state = from_arrays(state, saved)
+        collector.restore(_under("collector", saved.arrays))
+        iteration, seconds, sizes = saved.facts["iteration"], saved.facts["seconds"], saved.facts["log_sizes"]
+    logs = Logs(run, sizes)
+    began = time.monotonic() - seconds
+    try:
+        with (
+            StopSignals() as stop,
+            progress.of(settings.steps, run.path, iteration * settings.batch_size) as shown,
+        ):
+            while iteration < settings.iterations:
+                falls = collector.falls
+                rollout = collector.collect(Policy(_acting_arrays(state, collector.spec)), iteration)
+                state, metrics = learner.update(learning, state, rollout)
+                iteration += 1
+                steps = iteration * settings.batch_size
+                record = {"steps": steps, "iteration": iteration, **_flat_metrics(metrics)}
+                logs.metrics({**record, "falls": collector.falls - falls, "seconds": time.monotonic() - began})
+                shown.iteration(steps, record)
+                _give_up_if_stuck(settings, record, run)
+                last = iteration == settings.iterations
+                if last or _due(steps, settings.eval_every, settings.batch_size):
+                    policy = Policy(_acting_arrays(state, collector.spec))
+                    seed = evaluation_seed(settings.seed, steps)
+                    result = evaluate(
+                        policy,
+                        env,
+                        settings.protocol,
+                        seed=seed,
+                        costs=settings.cost,
+                        threads=settings.threads,
+                    ).record()
+                    logs.evaluation({"steps": steps, **result})
+                    shown.evaluation(result)
+                if last or stop.asked or _due(steps, settings.checkpoint_every, settings.batch_size):
+                    facts = {
+                        "iteration": iteration,
+                        "seconds": time.monotonic() - began,
+                        "log_sizes": logs.sizes,
+                    }
+                    arrays = {
+                        **to_arrays(state),
+                        **_bounds(collector.spec),
+                        **{f"collector/{name}": array for name, array in collector.snapshot().items()},
+                    }
+                    checkpoint.save(run.path, steps, arrays, facts, settings.keep_checkpoints)
+                if stop.asked and not last:
+                    raise Interrupted(f"Stopped after {steps:,} steps. Go on with: kemeny resume {run.path}")
+    finally:
+        logs.close()
+        collector.close()
+    return run
+
+
+def _due(steps: int, every: int, batch: int) -> bool:
+    """Whether this batch crossed a multiple of `every`."""
+    return steps // every > (steps - batch) // every
+
+
+def _give_up_if_stuck(settings: Settings, record: dict[str, Any], run: Run) -> None:
+    if record["skipped_in_a_row"] >= settings.max_skipped:
+        outcome = Outcome(record["outcome"])
+        raise RunError(
+            f"The policy step was skipped {record['skipped_in_a_row']} times in a row: {outcome.advice}. "
+            f"The last good checkpoint is in {run.path / checkpoint.FOLDER}."
+        )
+
+
+def _flat_metrics(metrics: learner.Metrics) -> dict[str, Any]:
+    """Plain numbers by name; those of the limits only where there are limits."""
+    fields = metrics._asdict()
+    constraint = fields.pop("constraint")
+    return plain({**fields, **(constraint._asdict() if constraint is not None else {})})
+
+
+def to_arrays(state: State) -> dict[str, np.ndarray]:
+    """Every array of the state by its path in it: policy/network/weights/0, optimizers/0/mu/…"""
+    return {name: np.asarray(_raw(leaf)) for name, leaf in _named_leaves(state)}
+
+
+def from_arrays(template: State, saved: checkpoint.Checkpoint) -> State:
+    """The state that was saved; `template` says which arrays there must be, and of what shape."""
+    leaves = []
+    for name, leaf in _named_leaves(template):
+        expected = np.asarray(_raw(leaf))
+        found = saved.arrays.get(name)
+        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+            what = "is missing" if found is None else f"has shape {found.shape} and type {found.dtype}"
+            raise checkpoint.Damaged(
+                f"The checkpoint {saved.path} does not fit its run: {name} {what}, "
+                f"and should have shape {expected.shape} and type {expected.dtype}."
+            )
+        array = jax.numpy.asarray(found)
+        leaves.append(
+            jax.random.wrap_key_data(array) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+        )
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
+
+
+def _raw(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _acting_arrays(state: State, spec: Spec) -> dict[str, np.ndarray]:
+    """What the policy in NumPy needs, named as in a checkpoint."""
+
+    class Acting(NamedTuple):
+        policy: Any
+        normalizer: Any
+
+    leaves = _named_leaves(Acting(state.policy, state.normalizer))
+    return {**{name: np.asarray(leaf) for name, leaf in leaves}, **_bounds(spec)}
+
+
+def _bounds(spec: Spec) -> dict[str, np.ndarray]:
+    if not isinstance(spec.action, Continuous):
+        return {}
+    return {"action/low": spec.action.low, "action/high": spec.action.high}
+
+
+def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix + "/"): array for name, array in arrays.items() if name.startswith(prefix + "/")}
+
+
+class StopSignals:
+    """Ctrl-C or SIGTERM asks for a stop after the iteration; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Callable[..., Any] | int | None] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: object) -> None:
+        del number, frame
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
