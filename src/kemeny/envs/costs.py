@@ -1,33 +1,32 @@
 """Costs as named signals, read from what an environment says about a step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from kemeny.errors import UserError
+from kemeny.errors import RunError, UserError
 
 Cost = str | Callable[[np.ndarray, Any, float, Mapping[str, Any]], float]
 """`speed`, a key of `info` (`cost` is the usual one), or a function of (observation, action, reward, info).
+
+A function is called for one environment at a time, with the observation the step led to (a float32 row), the
+action as the environment got it (clipped), the reward, and `info`; it may say `info.get("cost", 0.0)` where a
+key is told at some steps only. On EnvPool it is the one thing that runs Python per environment, so prefer a
+name where there is one.
 
 `speed` is |v_x|, or √(v_x² + v_y²) where `info` has `y_velocity` too (Appendix F); an environment that
 tells neither but has its own `speed` in `info` is believed.
 """
 
 
-def check_names(costs: Sequence[Cost], keys: Sequence[str], env: str) -> None:
-    """Refuse a cost that `info` with these keys cannot give."""
+def refuse_names(costs: Sequence[Cost], keys: Collection[str], env: str) -> None:
+    """Refuse a named cost that an `info` with these keys does not give."""
     for cost in costs:
-        if isinstance(cost, str) and needed_key(cost, keys) not in keys:
-            there = ", ".join(sorted(keys)) or "nothing"
-            raise UserError(
-                f"the cost {cost!r} is not in what {env} tells about a step; its info has: {there}."
-            )
-
-
-def needed_key(cost: str, keys: Sequence[str] | Mapping[str, Any]) -> str:
-    """The key of `info` without which this cost cannot be told."""
-    return "x_velocity" if cost == "speed" and "x_velocity" in keys else cost
+        known = cost in keys or (cost == "speed" and "x_velocity" in keys)
+        if isinstance(cost, str) and not known:
+            there = ", ".join(sorted(map(str, keys))) or "nothing"
+            raise UserError(f"there is no cost {cost!r} in what {env} tells of a step; its info has: {there}.")
 
 
 def read_cost(cost: str, info: Mapping[str, Any]) -> Any:
@@ -37,3 +36,12 @@ def read_cost(cost: str, info: Mapping[str, Any]) -> Any:
             return np.hypot(info["x_velocity"], info["y_velocity"])
         return np.abs(info["x_velocity"])
     return info[cost]
+
+
+def call_cost(cost: Any, observation: np.ndarray, action: Any, reward: float, info: Mapping[str, Any]) -> Any:
+    """A cost that is a function, on one step of one environment."""
+    try:
+        return cost(observation.copy(), action, reward, info)
+    except Exception as error:
+        name = getattr(cost, "__qualname__", repr(cost))
+        raise RunError(f"the cost function {name} raised {type(error).__name__}: {error}.") from error

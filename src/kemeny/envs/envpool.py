@@ -1,28 +1,18 @@
 """EnvPool behind the pool interface: C++ threads do the steps, and no Python runs per environment."""
 
 import warnings
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from kemeny.envs.costs import Cost, check_names, read_cost
+from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
 from kemeny.envs.pool import Clock, Spec, Step, available_cores, seed_of
 from kemeny.envs.spaces import Actions, Observations, understand_actions, understand_observations
 from kemeny.errors import UserError
 
 FOREVER = 2**31 - 1  # EnvPool's counters are 32-bit integers; a trajectory of this length takes a day or more
-
-
-@cache
-def ids() -> frozenset[str]:
-    """Ids that EnvPool has; none where it is not installed."""
-    try:
-        import envpool
-    except ImportError:
-        return frozenset()
-    return frozenset(envpool.list_all_envs())
 
 
 class EnvPoolPool:
@@ -45,6 +35,7 @@ class EnvPoolPool:
         costs: Sequence[Cost],
         time_limit: int | None,
         threads: int,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         import envpool
 
@@ -58,6 +49,7 @@ class EnvPoolPool:
             seed=[seed_of(seed, first + j) for j in range(num_envs)],
             num_threads=threads or min(num_envs, available_cores()),
             max_episode_steps=FOREVER,
+            **settings,
         )
         keys: list[str] = list(self._pool._state_keys)
         self._columns = [keys.index(key) for key in (_observation_key(keys), "reward", "done", "trunc")]
@@ -103,6 +95,10 @@ class EnvPoolPool:
             self._pool._recv()
             left[who] -= 1
 
+    def render(self) -> np.ndarray:
+        """A picture of the first environment; see `film.py` for what that needs."""
+        return self._pool.render()[0]
+
     def close(self) -> None:
         """Stop the threads."""
         self._pool.close()
@@ -119,7 +115,7 @@ class EnvPoolPool:
             else:  # a function sees one environment at a time, here as with Gymnasium
                 for row in range(len(reward)):
                     about = {key: value[row] for key, value in info.items()}
-                    costs[row, k] = cost(observation[row], self._sent[row], float(reward[row]), about)
+                    costs[row, k] = call_cost(cost, observation[row], self._sent[row], float(reward[row]), about)
         return costs
 
     def _nothing(self) -> Step:
@@ -153,7 +149,7 @@ def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Observations, Ac
         for column, (key, array) in enumerate(arrays.items())
         if key.startswith("info:") and not key.endswith("env_id") and list(array.shape) in ([], [-1])
     }
-    check_names(costs, list(info_keys), env)
+    refuse_names(costs, list(info_keys), env)
     limit = int(described.config.max_episode_steps)
     spec = Spec(observations.size, actions.spec, limit if 0 < limit < FOREVER else None)
     return spec, observations, actions, info_keys

@@ -8,12 +8,13 @@ one place: by whoever collects.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 
 from kemeny.envs.costs import Cost
+from kemeny.envs.names import envpool_ids
 from kemeny.errors import UserError
 
 EnvLike = str | Callable[[], gymnasium.Env]
@@ -124,9 +125,7 @@ class Clock:
             raise RuntimeError("a step is under way already: recv() before the next send()")
         if self.waiting[ids].any():
             # EnvPool would silently ignore the action and restart by itself.
-            raise RuntimeError(
-                f"environments {ids[self.waiting[ids]].tolist()} have ended: reset() them before send()"
-            )
+            raise RuntimeError(f"environments {ids[self.waiting[ids]].tolist()} have ended: reset() them before send()")
         self.pending = ids
         return ids
 
@@ -145,6 +144,11 @@ class Clock:
             truncated = truncated | (self.elapsed[ids] >= self._time_limit)
         self.waiting[ids] = terminated | truncated
         return truncated
+
+    def abandon(self) -> None:
+        """Note that the step failed: those in it wait for a restart."""
+        self.waiting[self.stepping()] = True
+        self.pending = None
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:
         if self.pending is not None:
@@ -198,29 +202,57 @@ def make_pool(
     ):
         if number < least:
             raise UserError(f"{name} is {number}; it must be at least {least}.")
-    if _backend(env, backend, workers) == "envpool":
+    if step_timeout is not None and (workers == 0 or step_timeout <= 0):
+        raise UserError("step_timeout is a positive number of seconds and needs workers, for only they can be stopped.")
+    if choose_backend(env, backend, workers) == "envpool":
         from kemeny.envs.envpool import EnvPoolPool
 
         assert isinstance(env, str)
-        return EnvPoolPool(
-            env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, threads=threads
+        return EnvPoolPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, threads=threads)
+    if workers:
+        from kemeny.envs.workers import WorkerPool
+
+        return WorkerPool(
+            env,
+            num_envs,
+            seed=seed,
+            first=first,
+            costs=costs,
+            time_limit=time_limit,
+            workers=workers,
+            step_timeout=step_timeout,
         )
-    raise NotImplementedError
+    from kemeny.envs.gymnasium import GymnasiumPool
+
+    return GymnasiumPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit)
 
 
 def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "auto") -> Spec:
-    """What the environment is, or a `UserError` that says why it cannot be used."""
-    if _backend(env, backend, 0) == "envpool":
+    """What the environment is, or a `UserError` that says why it or a cost cannot be used."""
+    if choose_backend(env, backend, 0) == "envpool":
         from kemeny.envs.envpool import inspect_envpool
 
         assert isinstance(env, str)
         return inspect_envpool(env, costs)
-    raise NotImplementedError
+    from kemeny.envs.gymnasium import inspect_gymnasium
+
+    return inspect_gymnasium(env, costs)
 
 
-def _backend(env: Any, backend: str, workers: int) -> str:
-    from kemeny.envs import envpool
-
-    if backend == "auto":
-        return "envpool" if isinstance(env, str) and workers == 0 and env in envpool.ids() else "gymnasium"
-    return backend
+def choose_backend(env: EnvLike, backend: Backend, workers: int) -> Literal["envpool", "gymnasium"]:
+    """Who runs this environment."""
+    if not (isinstance(env, str) or callable(env)):
+        raise UserError(f"an environment is an id or a function that makes one, not a {type(env).__name__}.")
+    if backend == "gymnasium":
+        return "gymnasium"
+    if not isinstance(env, str):
+        if backend == "envpool":
+            raise UserError("EnvPool runs ids, not functions: choose the backend auto or gymnasium.")
+        return "gymnasium"
+    if env not in envpool_ids():
+        if backend == "envpool":
+            raise UserError(f"EnvPool has no environment {env!r}: choose the backend auto or gymnasium.")
+        return "gymnasium"
+    if workers and backend == "envpool":
+        raise UserError("EnvPool has threads instead of workers: leave workers out, or choose the backend gymnasium.")
+    return "gymnasium" if workers else "envpool"

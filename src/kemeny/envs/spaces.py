@@ -23,9 +23,7 @@ class Observations:
     def rows(self, batch: np.ndarray) -> np.ndarray:
         """(n, *shape) observations as (n, size) float32 rows of their own."""
         if self.start is None:
-            with np.errstate(
-                over="ignore"
-            ):  # a diverging simulation becomes inf, which the collector reports
+            with np.errstate(over="ignore"):  # a diverging simulation becomes inf, which the collector reports
                 return batch.astype(np.float32).reshape(len(batch), self.size)
         row = np.zeros((len(batch), self.size), dtype=np.float32)
         row[np.arange(len(batch)), batch.reshape(len(batch)).astype(np.int64) - self.start] = 1.0
@@ -89,9 +87,7 @@ def understand_actions(space: Any, env: str) -> Actions:
             f"{env} has vectors of integers ({space.dtype}) as actions, but only vectors of real numbers and "
             "Discrete are understood: pass a function that returns it wrapped so that they are Discrete."
         )
-    largest = (
-        np.finfo(space.dtype).max / 10
-    )  # some simulators write "no bound" as the largest number there is
+    largest = np.finfo(space.dtype).max / 10  # some simulators write "no bound" as the largest number there is
     if not (np.all(space.low > -largest) and np.all(space.high < largest)):
         raise UserError(
             f"{env} has actions without bounds, and actions are clipped to their bounds: "
