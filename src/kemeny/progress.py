@@ -18,8 +18,13 @@ SECONDS_BETWEEN_LINES = 10.0
 class Shown(Protocol):
     """What the loop reports to."""
 
-    def iteration(self, steps: int, record: Mapping[str, Any]) -> None: ...
-    def evaluation(self, record: Mapping[str, Any]) -> None: ...
+    def iteration(self, steps: int, record: Mapping[str, Any]) -> None:
+        """A line of metrics.jsonl."""
+        ...
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """A line of evaluations.jsonl."""
+        ...
 
 
 class Progress(Protocol):

@@ -1,0 +1,134 @@
+"""The command line: every flag is a field of the dataclasses that the library itself uses."""
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import rich.console
+import rich.table
+import tyro
+from tyro.conf import Positional, arg
+
+from kemeny.acting import load_policy
+from kemeny.errors import RunError, UserError
+from kemeny.evaluate import Protocol, evaluate, evaluation_seed
+from kemeny.progress import Terminal
+from kemeny.run import Run
+from kemeny.settings import Settings
+from kemeny.train import Interrupted
+from kemeny.train import resume as resume_run
+from kemeny.train import start as start_run
+
+EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130
+DESCRIPTION = """Deep reinforcement learning for tasks that never end.
+
+    kemeny train HalfCheetah-v3 --steps 1000000 --out runs/cheetah
+    kemeny evaluate runs/cheetah
+    kemeny plot runs/cheetah -o curve.png
+"""
+DEFAULTS = Settings()
+app = tyro.extras.SubcommandApp()
+
+
+@app.command
+def train(
+    env: Annotated[Positional[str], arg(metavar="ENV")], settings: Settings = DEFAULTS, out: Path | None = None
+) -> None:
+    """Train a policy and leave a run directory.
+
+    Args:
+        env: Id of an environment of EnvPool's or Gymnasium's, such as HalfCheetah-v3.
+        settings: What to learn and how.
+        out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
+    """
+    run = start_run(env, settings, out, Terminal())
+    print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
+
+
+@app.command
+def resume(run: Annotated[Positional[Path], arg(metavar="DIR")]) -> None:
+    """Go on with a stopped or killed run, exactly where its last checkpoint left it.
+
+    Args:
+        run: A run directory.
+    """
+    resume_run(run, progress=Terminal())
+
+
+@app.command(name="evaluate")
+def evaluate_command(
+    run: Annotated[Positional[Path], arg(metavar="DIR")],
+    trajectories: int = 10,
+    max_steps: int = 10_000,
+    seed: int = 0,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Run a trained policy without exploration and report its returns.
+
+    Args:
+        run: A run directory, or one of its checkpoints.
+        trajectories: How many, each from a start state of its own.
+        max_steps: Where a trajectory stops if the agent has not fallen.
+        seed: Of the start states.
+        json: Print the record as JSON instead of a table.
+    """
+    if trajectories < 1 or max_steps < 1:
+        raise UserError("--trajectories and --max-steps must be at least 1.")
+    policy = load_policy(run)
+    config = Run.open(run if (run / "config.json").exists() else run.parent.parent).config
+    if not config["env_is_id"]:
+        raise UserError(f"The run was trained on the function {config['env']}: evaluate it with kemeny.evaluate(…).")
+    costs = tuple(config["settings"]["cost"])
+    protocol = Protocol(trajectories, max_steps)
+    result = evaluate(policy, config["env"], protocol, seed=evaluation_seed(seed, 0), costs=costs)
+    record = result.record()
+    if json:
+        print(json_format.dumps(record))
+        return
+    table = rich.table.Table(title=f"{config['env']}, {trajectories} trajectories, mean action", title_justify="left")
+    for heading in ("", "mean", "std", "min", "median", "max"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    rows = {f"return, ≤ {horizon:,} steps": values for horizon, values in result.returns.items()}
+    rows["length"] = result.lengths
+    rows |= {f"{name} per step": result.average_costs[:, i] for i, name in enumerate(costs)}
+    for name, values in rows.items():
+        numbers = (values.mean(), values.std(), values.min(), np.median(values), values.max())
+        table.add_row(name, *(f"{number:,.3f}" if "per step" in name else f"{number:,.1f}" for number in numbers))
+    rich.console.Console().print(table)
+
+
+@app.command
+def plot(
+    runs: Annotated[Positional[list[Path]], arg(metavar="DIR…")],
+    output: Annotated[Path, arg(aliases=["-o"])] = Path("curve.png"),
+) -> None:
+    """Draw learning curves; runs that differ only in their seed become one curve with a band.
+
+    Args:
+        runs: Run directories.
+        output: The picture to write; its ending chooses the format (png, pdf, svg).
+    """
+    from kemeny.experiments.plots import learning_curves
+
+    if not runs:
+        raise UserError("Name at least one run directory.")
+    learning_curves(runs, output)
+    print(f"Wrote {output}.")
+
+
+def main() -> None:
+    """`kemeny …`"""
+    try:
+        app.cli(
+            prog="kemeny",
+            description=DESCRIPTION,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        )
+    except (UserError, RunError) as problem:
+        print(f"kemeny: {problem}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED if isinstance(problem, Interrupted) else EXIT_MISTAKE)
+    except KeyboardInterrupt:
+        print("kemeny: stopped at once; the last checkpoint is intact.", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
