@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from kemeny.acting import Policy
-from kemeny.envs.pool import Discrete, EnvLike, Pool, Spec, inspect, make_pool
+from kemeny.envs.pool import EnvLike, Pool, inspect, make_pool
 from kemeny.errors import RunError
 from kemeny.rollout import Rollout
+from kemeny.spec import Discrete, Spec
 
 F32 = np.float32
 NOISE_STREAM = 1

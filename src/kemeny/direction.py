@@ -9,18 +9,19 @@ RECOVERY goes as far as the ball allows toward the nearest point that does.
 
 The optimum lies in the span of H⁻¹g and H⁻¹bᵢ, so all that is needed of the problem is the Gram matrix of g and bᵢ
 in H⁻¹: q = gᵀH⁻¹g, rᵢ = gᵀH⁻¹bᵢ, sᵢⱼ = bᵢᵀH⁻¹bⱼ. (The paper's dual has two slips: the sign of 2νr and a factor
-½ on λδ; see `docs/paper.md`.)
+½ on λδ; see `docs/constraints.md`.)
 """
 
 import enum
 import itertools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-RELATIVE_ZERO = 100
-"""Squared lengths below this many units in the last place of what they were subtracted from count as 0."""
+ROUNDING = 20
+"""Units in the last place by which a sum may be off, for each unit of the sizes of its terms."""
 
 
 class Case(enum.IntEnum):
@@ -50,78 +51,88 @@ class Plan(NamedTuple):
     case: Int[Array, ""]
 
 
+class _Unit(NamedTuple):
+    """The problem with a ball of radius 1 and gradients of length 1 (or 0), in which all roundings are alike."""
+
+    g: Float[Array, ""]
+    """The length of g: 1, or 0 where there is nothing to gain."""
+    cosine: Float[Array, " limit"]
+    cosines: Float[Array, "limit limit"]
+    c: Float[Array, " limit"]
+
+
 class _Point(NamedTuple):
-    along_g: Float[Array, ""]
+    reach: Float[Array, ""]
     along_b: Float[Array, " limit"]
     gain: Float[Array, ""]
-    feasible: Array
+    feasible: Bool[Array, ""]
     nearest: Float[Array, " limit"]
     """Coefficients of the point nearest to 0 on which the chosen limits bind,"""
     distance: Float[Array, ""]
-    """its squared length, infinite if it breaks another limit."""
+    """its squared length, infinite if it breaks a limit."""
 
 
-def _positive(x: Array, scale: Array) -> Array:
-    """√ and 1/√ are taken of x only where it exceeds the rounding of the numbers it came from."""
-    return x > RELATIVE_ZERO * jnp.finfo(x.dtype).eps * scale
+def _binding(p: _Unit, active: Bool[Array, " limit"]) -> _Point:
+    """The best point of the ball on which the limits `active` bind, and whether it obeys all of them."""
+    eps = jnp.finfo(p.c.dtype).eps
+    among_active = jnp.where(active & active[:, None], p.cosines, jnp.eye(active.size, dtype=p.c.dtype))
+    sides = jnp.stack([jnp.where(active, p.c, 0), jnp.where(active, p.cosine, 0)], 1)
+    to_limit, along_limit = -jnp.linalg.solve(among_active, sides).T
 
+    distance = -p.c @ to_limit
+    tangent = p.g + p.cosine @ along_limit
+    movable = (
+        tangent > ROUNDING * eps
+    )  # else g is a combination of the active b: sliding along the limits gains nothing
+    reach = jnp.where(movable, jnp.sqrt(jnp.maximum(1 - distance, 0) / jnp.where(movable, tangent, 1)), 0)
+    along_b = to_limit + reach * along_limit
 
-def _binding(p: Gram, active: tuple[int, ...], heeded: Array) -> _Point:
-    """The best point of the ball on which the limits `active` bind and the others are left alone."""
-    chosen = jnp.array(active, int)
-    s_a = p.s[jnp.ix_(chosen, chosen)]
-    solve = jnp.linalg.solve(s_a, jnp.stack([p.c[chosen], p.r[chosen]], 1))
-    to_limit = jnp.zeros_like(p.c).at[chosen].set(-solve[:, 0])
-    along_limit = jnp.zeros_like(p.c).at[chosen].set(-solve[:, 1])
+    # The point is judged by what it is, not by how it was found: limits that are nearly parallel make poor equations.
+    def obeys(reach, along_b):
+        rounding = ROUNDING * eps * (1 + jnp.abs(p.c) + reach + jnp.abs(along_b).sum())
+        return jnp.all(p.c + reach * p.cosine + p.cosines @ along_b <= rounding)
 
-    distance = p.c[chosen] @ solve[:, 0]
-    tangent = p.q - p.r[chosen] @ solve[:, 1]
-    movable = _positive(tangent, p.q)
-    reach = jnp.sqrt(jnp.maximum(2 * p.delta - distance, 0) / jnp.where(movable, tangent, 1))
-    reach = jnp.where(movable, reach, 0)
-
-    others = jnp.array([i not in active for i in range(p.c.size)], bool) & heeded
-    excess_there = p.c + p.s @ to_limit
-    excess = excess_there + reach * (p.r + p.s @ along_limit)
-    rounding = RELATIVE_ZERO * jnp.finfo(p.c.dtype).eps * (jnp.abs(p.c) + jnp.sqrt(2 * p.delta * jnp.diag(p.s)))
-    sound = jnp.isfinite(solve).all() & heeded[chosen].all()
+    length = reach**2 * p.g + 2 * reach * p.cosine @ along_b + along_b @ p.cosines @ along_b
+    inside = (distance <= 1) & (length <= 1 + ROUNDING * eps * (1 + reach + jnp.abs(along_b).sum()) ** 2)
     return _Point(
-        along_g=reach,
-        along_b=to_limit + reach * along_limit,
-        gain=p.r @ to_limit + reach * jnp.where(movable, tangent, 0),
-        feasible=sound & (distance <= 2 * p.delta) & jnp.all(~others | (excess <= rounding)),
+        reach=reach,
+        along_b=along_b,
+        gain=reach * p.g + p.cosine @ along_b,
+        feasible=inside & obeys(reach, along_b),
         nearest=to_limit,
-        distance=jnp.where(sound & jnp.all(~others | (excess_there <= rounding)), distance, jnp.inf),
+        distance=jnp.where(obeys(0.0, to_limit), distance, jnp.inf),
     )
 
 
 def plan(p: Gram) -> Plan:
-    """The optimum, as coefficients of H⁻¹g and H⁻¹bᵢ."""
-    limits = p.c.size
-    strength = jnp.diag(p.s)
-    heeded = strength > 0  # no step changes a cost whose gradient is 0: nothing to plan for
-    subsets = [a for n in range(limits + 1) for a in itertools.combinations(range(limits), n)]
-    points = [_binding(p, active, heeded) for active in subsets]
-    if limits == 0:
-        return Plan(points[0].along_g, points[0].along_b, jnp.array(Case.INACTIVE))
-    all_points = _Point(*(jnp.stack(field) for field in zip(*points, strict=True)))
+    """The optimum, as coefficients of H⁻¹g and H⁻¹bᵢ. The work doubles with each limit; ten are no trouble."""
+    radius, size_g, size_b = jnp.sqrt(2 * p.delta), jnp.sqrt(p.q), jnp.sqrt(jnp.diag(p.s))
+    per_g, per_b = 1 / jnp.where(size_g > 0, size_g, 1), 1 / jnp.where(size_b > 0, size_b, 1)
+    if not p.c.size:
+        return Plan(jnp.where(size_g > 0, radius * per_g, 0), jnp.zeros_like(p.c), jnp.array(Case.INACTIVE))
+    unit = _Unit(
+        g=jnp.where(size_g > 0, 1.0, 0.0).astype(p.q.dtype),
+        cosine=p.r * per_g * per_b,
+        cosines=p.s * per_b * per_b[:, None],
+        c=p.c * per_b / radius,
+    )
+    subsets = jnp.array(list(itertools.product([False, True], repeat=p.c.size)))
+    points = jax.vmap(_binding, (None, 0))(unit, subsets)
+    best = jnp.argmax(jnp.where(points.feasible, points.gain, -jnp.inf))
+    feasible = points.feasible.any()
 
-    best = jnp.argmax(jnp.where(all_points.feasible, all_points.gain, -jnp.inf))
-    feasible = all_points.feasible.any()
+    # Recovery: to the edge of the ball, toward the nearest point that obeys all limits; where no point does, for they
+    # contradict each other, away from the one exceeded most.
+    closest = jnp.argmin(points.distance)
+    worst = jnp.argmax(jnp.where(size_b > 0, unit.c, -jnp.inf))
+    away = jnp.where((jnp.arange(p.c.size) == worst) & (unit.c > 0) & (size_b > 0), -1.0, 0.0)
+    toward = jnp.where(jnp.isfinite(points.distance[closest]), points.nearest[closest], away)
+    length = jnp.sqrt(toward @ unit.cosines @ toward)
+    recovery = toward / jnp.where(length > 0, length, 1)
 
-    # Recovery: to the edge of the ball, toward the nearest point that obeys all limits; where they contradict each
-    # other, away from the one exceeded most.
-    closest = jnp.argmin(all_points.distance)
-    consistent = jnp.isfinite(all_points.distance[closest])
-    worst = jnp.argmax(jnp.where(heeded, p.c / jnp.sqrt(jnp.where(heeded, strength, 1)), -jnp.inf))
-    away = jnp.zeros_like(p.c).at[worst].set(-1.0)
-    toward = jnp.where(consistent, all_points.nearest[closest], away)
-    length = jnp.sqrt(toward @ p.s @ toward)
-    recovery = toward * jnp.sqrt(2 * p.delta) / jnp.where(length > 0, length, 1)
-
-    binds = jnp.array([bool(a) for a in subsets])[best]
+    binds = subsets[best].any()
     return Plan(
-        along_g=jnp.where(feasible, all_points.along_g[best], 0),
-        along_b=jnp.where(feasible, all_points.along_b[best], recovery),
+        along_g=jnp.where(feasible, points.reach[best], 0) * radius * per_g,
+        along_b=jnp.where(feasible, points.along_b[best], recovery) * radius * per_b,
         case=jnp.where(feasible, jnp.where(binds, Case.ACTIVE, Case.INACTIVE), Case.RECOVERY),
     )

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from kemeny import direction, trust_region
 from kemeny.advantages import gae
 from kemeny.criterion import Average, Criterion
-from kemeny.envs.pool import Continuous, Discrete, Spec
 from kemeny.normalizer import Normalizer
 from kemeny.policy import (
     CRITIC_HEAD_GAIN,
@@ -31,6 +30,7 @@ from kemeny.policy import (
     Policy,
 )
 from kemeny.rollout import Rollout, flatten
+from kemeny.spec import Continuous, Discrete, Spec
 from kemeny.trust_region import Candidate, Outcome, TrustRegion
 
 SMALLEST_DEVIATION = 1e-8

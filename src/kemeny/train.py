@@ -13,13 +13,14 @@ import numpy as np
 from kemeny import checkpoint, learner
 from kemeny.acting import Policy
 from kemeny.collect import Collector
-from kemeny.envs.pool import Continuous, EnvLike, Spec, inspect
+from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
 from kemeny.evaluate import evaluate, evaluation_seed
 from kemeny.learner import State
 from kemeny.progress import Progress, silent
 from kemeny.run import Logs, Run, plain, surroundings
 from kemeny.settings import Settings, from_flat, to_flat
+from kemeny.spec import Continuous, Spec
 from kemeny.trust_region import Outcome
 
 

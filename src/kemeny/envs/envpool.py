@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
-from kemeny.envs.pool import Clock, Spec, Step, available_cores, seed_of
+from kemeny.envs.pool import Clock, Step, available_cores, seed_of
 from kemeny.envs.spaces import Actions, Observations, understand_actions, understand_observations
 from kemeny.errors import UserError
+from kemeny.spec import Spec
 
 FOREVER = 2**31 - 1  # EnvPool's counters are 32-bit integers; a trajectory of this length takes a day or more
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from kemeny.envs.pool import Continuous, Discrete
 from kemeny.errors import UserError
+from kemeny.spec import Continuous, Discrete
 
 
 @dataclass(frozen=True)
