@@ -1,7 +1,10 @@
 """Any Gymnasium environment behind the pool interface: made, understood, stepped, and named when it fails."""
 
+import contextlib
+import functools
+import importlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -9,10 +12,11 @@ import gymnasium
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
-from kemeny.envs.names import unknown
-from kemeny.envs.pool import Clock, EnvLike, Spec, Step, seed_of
+from kemeny.envs.names import envpool_ids, unknown
+from kemeny.envs.pool import Clock, EnvLike, Step, seed_of
 from kemeny.envs.spaces import Actions, Observations, understand_actions, understand_observations
 from kemeny.errors import RunError, UserError
+from kemeny.spec import Spec
 
 
 class EnvironmentFault(RunError):
@@ -61,7 +65,7 @@ def _make(env: EnvLike, **settings: Any) -> gymnasium.Env:
     if env not in gymnasium.registry and ":" not in env:
         raise unknown(env)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet_mujoco(env):
             # The version is the user's choice: v4 beside v5 is how results are compared.
             warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
             # Gymnasium's checker would refuse the six values of Safety-Gymnasium; the checks here replace it.
@@ -69,12 +73,36 @@ def _make(env: EnvLike, **settings: Any) -> gymnasium.Env:
     except gymnasium.error.UnregisteredEnv as error:
         raise unknown(env) from error
     except (ImportError, gymnasium.error.Error) as error:
-        raise UserError(f"Gymnasium cannot make {env}: {str(error).splitlines()[0]}") from error
+        elsewhere = " EnvPool has it: leave the backend at auto and workers at 0." if env in envpool_ids() else ""
+        raise UserError(f"Gymnasium cannot make {env}: {str(error).splitlines()[0]}{elsewhere}") from error
+
+
+@contextlib.contextmanager
+def _quiet_mujoco(env: str) -> Iterator[None]:
+    """Keep MuJoCo from remarking on Gymnasium's own models, on the terminal and in ./MUJOCO_LOG.TXT."""
+    registered = gymnasium.registry.get(env)
+    if registered is None or "envs.mujoco" not in str(registered.entry_point):
+        yield
+        return
+    try:
+        mujoco: Any = importlib.import_module("mujoco")
+    except ImportError:  # Gymnasium says what to install
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def describe(env: EnvLike) -> str:
     """What to call an environment in a message."""
-    return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+    if isinstance(env, str):
+        return env
+    maker = env.func if isinstance(env, functools.partial) else env
+    return getattr(maker, "__qualname__", type(maker).__name__)
 
 
 def understand(env: gymnasium.Env, name: str, time_limit: int | None) -> tuple[Spec, Observations, Actions]:
@@ -178,6 +206,8 @@ class Block:
             if isinstance(cost, str):
                 refuse_names([cost], info, self.name)
                 value = read_cost(cost, info)
+                if np.asarray(value).dtype.kind not in "biuf":
+                    raise UserError(f"{self.name} has a cost {cost!r} that is not a number: {value!r}.")
             else:
                 value = call_cost(cost, step.observation[row], action, float(step.reward[row]), info)
             step.costs[row, k] = _number(value, "cost")

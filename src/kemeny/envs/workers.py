@@ -22,7 +22,7 @@ import cloudpickle
 import numpy as np
 
 from kemeny.envs.costs import Cost
-from kemeny.envs.gymnasium import Block, RestartSeeds
+from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
 from kemeny.envs.pool import Clock, EnvLike, Step
 from kemeny.errors import RunError, UserError
 
@@ -62,6 +62,8 @@ class WorkerPool:
         workers: int,
         step_timeout: float | None,
     ) -> None:
+        if isinstance(env, str):
+            make_env(env)[0].close()  # a mistake is found here at once, and in a worker after a second
         self.num_envs = num_envs
         self._num_costs = len(costs)
         self._timeout = step_timeout
@@ -138,6 +140,10 @@ class WorkerPool:
             worker.leave()
         self._workers = []
 
+    def processes(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
     def _divide(self, ids: np.ndarray) -> list[tuple["_Worker", np.ndarray]]:
         """Who holds these environments, and in which rows of the batch they stand."""
         owner = np.searchsorted(self._starts, ids, side="right") - 1
@@ -168,13 +174,13 @@ class _Worker:
         self._indices = indices
         self._pipe, other = multiprocessing.Pipe()
         with other:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, str(other.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
             )
         # A pool that is dropped without close() must not leave processes behind.
-        self._last_resort = weakref.finalize(self, _kill, self._process)
+        self._last_resort = weakref.finalize(self, _kill, self.process)
         self.say(sys.path)
         self.say(indices)
 
@@ -187,7 +193,7 @@ class _Worker:
         """The answer, or the failure, raised here."""
         try:
             if deadline is not None and not self._pipe.poll(max(0.0, deadline - time.monotonic())):
-                _kill(self._process)
+                _kill(self.process)
                 raise RunError(f"{self} has not answered within {timeout:g} seconds and was stopped.")
             kind, answer = self._pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -204,7 +210,7 @@ class _Worker:
     def leave(self) -> None:
         """Wait until it has left, or make it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(SECONDS_TO_LEAVE)
+            self.process.wait(SECONDS_TO_LEAVE)
         self._last_resort()
         self._pipe.close()
 
@@ -215,9 +221,9 @@ class _Worker:
 
     def _how(self) -> str:
         try:
-            code = self._process.wait(SECONDS_TO_LEAVE)
+            code = self.process.wait(SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:
-            _kill(self._process)
+            _kill(self.process)
             return "without closing"
         name = f", {signal.Signals(-code).name}" if -code in signal.Signals.__members__.values() else ""
         return f"with exit code {code}{name}"

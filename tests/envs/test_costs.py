@@ -1,0 +1,101 @@
+"""Costs by name and by function, on both adapters."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from tests.envs.toys import Counter, SixValues
+
+from kemeny.envs import inspect, make_pool
+from kemeny.envs.costs import read_cost
+from kemeny.errors import RunError, UserError
+
+
+def stepped(env, costs, steps=2, **settings):
+    pool = make_pool(env, 3, seed=0, costs=costs, **settings)
+    try:
+        pool.reset(np.arange(3))
+        for _ in range(steps):
+            pool.send(np.full((3, pool.spec.action.size), 9.0, np.float32))
+            step = pool.recv()
+        return step
+    finally:
+        pool.close()
+
+
+def test_speed():
+    assert read_cost("speed", {"x_velocity": -2.0}) == 2.0
+    assert read_cost("speed", {"x_velocity": -3.0, "y_velocity": 4.0}) == 5.0
+    assert read_cost("speed", {"speed": 7.0}) == 7.0
+    both = {"x_velocity": np.array([3.0, 0.0]), "y_velocity": np.array([4.0, -1.0])}
+    assert read_cost("speed", both).tolist() == [5.0, 1.0]
+
+
+@pytest.mark.parametrize("env", ["Ant-v3", "Humanoid-v3"])
+def test_speed_in_the_plane_on_envpool(env):
+    costs = stepped(env, ["speed", "x_velocity", "y_velocity"], threads=1).costs
+    assert np.array_equal(costs[:, 0], np.hypot(costs[:, 1], costs[:, 2]))
+    assert (costs[:, 0] > 0).all()
+
+
+def test_speed_on_a_line_on_envpool():
+    costs = stepped("HalfCheetah-v3", ["x_velocity", "speed"], threads=1).costs
+    assert np.array_equal(costs[:, 1], np.abs(costs[:, 0]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_names_functions_and_their_order(workers):
+    def function(observation, action, reward, info):
+        return observation[1] + 10 * action[0] + 0 * reward + 100 * info["steps"]
+
+    costs = stepped(Counter, ["speed", function, "cost", "steps"], workers=workers).costs
+    assert costs.tolist() == [[3.0, 2 + 20 + 200, 1.0, 2.0]] * 3
+    assert costs.dtype == np.float64
+
+
+def test_functions_on_envpool_see_one_environment():
+    def function(observation, action, reward, info):
+        assert observation.shape == (17,)
+        assert action.tolist() == [1.0] * 6  # clipped
+        return [info["x_velocity"], float(reward)][isinstance(reward, float)]
+
+    step = stepped("HalfCheetah-v3", [function, "x_velocity", lambda o, a, r, info: info["x_velocity"]], threads=1)
+    assert np.array_equal(step.costs[:, 0], step.reward)
+    assert np.array_equal(step.costs[:, 1], step.costs[:, 2])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_six_values_of_safety_gymnasium(workers):
+    step = stepped(SixValues, ["cost"], steps=3, workers=workers)
+    assert step.costs.tolist() == [[30.0]] * 3
+    assert step.observation[:, 1].tolist() == [3.0] * 3
+
+
+def test_a_name_that_is_not_there_lists_those_that_are():
+    for use in (inspect, partial(make_pool, num_envs=1, seed=0)):
+        with pytest.raises(
+            UserError, match=r"no cost 'energy' in .*Hopper-v3.*; its info has: x_position, x_velocity\."
+        ):
+            use("Hopper-v3", costs=["energy"])
+    with pytest.raises(UserError, match=r"no cost 'speed' .*InvertedPendulum-v4.*; its info has: nothing"):
+        inspect("InvertedPendulum-v4", costs=["speed"])
+    with pytest.raises(UserError, match=r"no cost 'energy' .*Counter.*has: cost, label, steps, x_velocity\."):
+        inspect(Counter, costs=["cost", "energy"])
+    for workers in (0, 2):
+        with pytest.raises(UserError, match=r"no cost 'energy' .*Counter"):
+            stepped(Counter, ["energy"], workers=workers)
+
+
+def test_a_cost_that_is_not_a_number_is_refused():
+    with pytest.raises(UserError, match=r"has a cost 'label' that is not a number: 'text'"):
+        inspect(Counter, costs=["label"])
+
+
+def broken(observation, action, reward, info):
+    return info["nothing"]
+
+
+@pytest.mark.parametrize("env", ["HalfCheetah-v3", Counter])
+def test_a_function_that_raises_is_named(env):
+    with pytest.raises(RunError, match="the cost function broken raised KeyError: 'nothing'"):
+        stepped(env, [broken])

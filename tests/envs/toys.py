@@ -1,0 +1,124 @@
+"""Tiny environments whose every number is known, and some that misbehave."""
+
+import os
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env):
+    """Observation: (start drawn from the seed, steps since restart, last action); ends itself at `falls_at`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
+
+    def __init__(self, falls_at=None, cuts_at=None, render_mode=None, dtype=np.float64):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), dtype)
+        self.action_space = spaces.Box(np.array([-1.0], np.float32), np.array([2.0], np.float32))
+        self.falls_at, self.cuts_at, self.render_mode, self.dtype = falls_at, cuts_at, render_mode, dtype
+
+    def observe(self):
+        return np.array([self.start, self.steps, self.last], self.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start, self.steps, self.last = self.np_random.random(), 0, 0.0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.last = float(action[0])
+        info = {"steps": self.steps, "x_velocity": -3.0, "cost": 0.5 * self.steps, "label": "text"}
+        noise = self.np_random.random()
+        return self.observe(), noise, self.steps == self.falls_at, self.steps == self.cuts_at, info
+
+    def render(self):
+        return np.full((4, 4, 3), self.steps, np.uint8)
+
+
+class Sloppy(Counter):
+    """Python's and NumPy's oddest ways of returning numbers."""
+
+    def observe(self):
+        return [self.start, self.steps, self.last]
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, np.array([2]), np.bool_(terminated), int(truncated), info
+
+
+class Faulty(Counter):
+    """Behaves until step `at`, then does what `how` says."""
+
+    def __init__(self, how, at=3, only=None):
+        super().__init__()
+        self.how, self.at = how, at
+
+    def step(self, action):
+        told = super().step(action)
+        if self.steps < self.at:
+            return told
+        if self.how == "raise":
+            raise KeyError("the wheel came off")
+        if self.how == "die":
+            os._exit(7)
+        if self.how == "hang":
+            time.sleep(60)
+        if self.how == "nan":
+            return np.full(3, np.nan), float("nan"), *told[2:]
+        if self.how == "shape":
+            return np.zeros(4), *told[1:]
+        if self.how == "reward":
+            return told[0], np.zeros(2), *told[2:]
+        if self.how == "four":
+            return told[:4]
+        raise AssertionError(self.how)
+
+
+class FailsToRestart(Counter):
+    """Cannot even start."""
+
+    def reset(self, *, seed=None, options=None):
+        raise OSError("no such arena")
+
+
+class SixValues(Counter):
+    """Safety-Gymnasium's step: the cost stands after the reward."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, 10.0 * self.steps, terminated, truncated, {}
+
+
+class Grid(gymnasium.Env):
+    """Discrete states 5, 6, 7 and actions 3, 4: action 4 moves on, 3 stays."""
+
+    def __init__(self):
+        self.observation_space = spaces.Discrete(3, start=5)
+        self.action_space = spaces.Discrete(2, start=3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = 5
+        return self.state, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.state += int(action) - 3
+        return self.state, 1, False, False, {}
+
+
+class Spaces(gymnasium.Env):
+    """Any spaces at all; for refusals."""
+
+    def __init__(self, observation, action):
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.took = action
+        return self.observation_space.sample(), 0.0, False, False, {}
