@@ -1,14 +1,31 @@
-"""Shapes and types are checked at run time in tests only; JAX is strict about mixed types."""
+"""Shapes and types are checked at run time in tests only."""
 
 import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # pytest -n uses the cores
 
-import jax
+import pytest
 from jaxtyping import install_import_hook
 
-jax.config.update("jax_numpy_dtype_promotion", "strict")
 install_import_hook(
     ["kemeny.advantages", "kemeny.direction", "kemeny.learner", "kemeny.normalizer", "kemeny.policy", "kemeny.rollout"],
     "beartype.beartype",
 )
+
+
+TINY = {"steps": 600, "num_envs": 4, "batch_size": 200, "hidden": (8,), "eval_max_steps": 30, "cut": 60}
+"""Settings of a run that takes a second."""
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """A finished run of ATRPO on a pendulum that falls."""
+    import kemeny
+
+    return kemeny.train(
+        "InvertedPendulum-v5",
+        out=tmp_path_factory.mktemp("runs") / "tiny",
+        eval_every=200,
+        checkpoint_every=200,
+        **TINY,
+    )

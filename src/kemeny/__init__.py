@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from kemeny.acting import Policy, load_policy
     from kemeny.criterion import Average, Discounted
     from kemeny.errors import RunError, UserError
-    from kemeny.evaluate import evaluate
+    from kemeny.evaluation import evaluate
     from kemeny.run import Run
     from kemeny.settings import Settings
-    from kemeny.train import resume, train
+    from kemeny.training import resume, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,10 +42,10 @@ _HOMES = {
     "RunError": "kemeny.errors",
     "Settings": "kemeny.settings",
     "UserError": "kemeny.errors",
-    "evaluate": "kemeny.evaluate",
+    "evaluate": "kemeny.evaluation",
     "load_policy": "kemeny.acting",
-    "resume": "kemeny.train",
-    "train": "kemeny.train",
+    "resume": "kemeny.training",
+    "train": "kemeny.training",
 }
 
 

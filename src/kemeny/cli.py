@@ -13,13 +13,13 @@ from tyro.conf import Positional, arg
 
 from kemeny.acting import load_policy
 from kemeny.errors import RunError, UserError
-from kemeny.evaluate import Protocol, evaluate, evaluation_seed
+from kemeny.evaluation import Protocol, evaluate, evaluation_seed
 from kemeny.progress import Terminal
 from kemeny.run import Run
 from kemeny.settings import Settings
-from kemeny.train import Interrupted
-from kemeny.train import resume as resume_run
-from kemeny.train import start as start_run
+from kemeny.training import Interrupted
+from kemeny.training import resume as resume_run
+from kemeny.training import start as start_run
 
 EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130
 DESCRIPTION = """Deep reinforcement learning for tasks that never end.

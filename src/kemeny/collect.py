@@ -85,7 +85,10 @@ class Shard:
         for t in range(int(since_restart.max())):
             ids = self.everyone[since_restart > t]
             self.pool.send(actions[len(actions) - since_restart[ids] + t, ids], ids)
-            self.observation[ids] = self.pool.recv().observation
+            step = self.pool.recv()
+            self.observation[ids] = step.observation
+            if (step.terminated | step.truncated).any():
+                break  # these did not end the first time: the observations will not match
         self.since_restart[:] = since_restart
 
     def _fall_or_cut(self, into: Rollout, t: int, fell: np.ndarray, truncated: np.ndarray) -> None:
@@ -128,13 +131,14 @@ class Collector:
         threads: int = 0,
         workers: int = 0,
         step_timeout: float | None = None,
+        snapshot: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """`horizon` is the number of steps each environment takes in a batch."""
+        """`horizon` is the number of steps each environment takes in a batch; `snapshot` is where to go on from."""
         self.seed, self.horizon, self.num_envs, self.costs = seed, horizon, num_envs, len(costs)
         self.steps = 0
         """Steps of each environment so far."""
         self._history: deque[np.ndarray] = deque()
-        """Actions of the latest batches, as far back as the oldest restart: what `restore` replays."""
+        """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
         time_limit = inspect(env).time_limit if task.episodic else None
         sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
         self.shards: list[Shard] = []
@@ -152,8 +156,11 @@ class Collector:
             )
             phase = np.zeros(size, np.int64) if task.episodic else (first + np.arange(size)) * horizon % task.cut
             self.shards.append(Shard(pool, task, phase))
-        for shard in self.shards:
-            shard.restart(shard.everyone)
+        if snapshot is None:
+            for shard in self.shards:
+                shard.restart(shard.everyone)
+        else:
+            self._restore(snapshot)
 
     @property
     def spec(self) -> Spec:
@@ -203,8 +210,8 @@ class Collector:
             "observation": np.concatenate([shard.observation for shard in self.shards]),
         }
 
-    def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
-        """Bring freshly made environments to where `snapshot` was taken, and check that they got there."""
+    def _restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Bring the new environments to where `snapshot` was taken, and check that they got there."""
         self.steps = int(snapshot["steps"])
         actions = snapshot["actions"]
         self._history = deque([actions])
@@ -249,13 +256,13 @@ class Collector:
 
     def _check(self, batch: Rollout) -> None:
         """Name the first environment and step whose numbers are not finite."""
-        for name, values in (("observation", batch.next_observation), ("reward or cost", batch.signal)):
+        for name, values in (("an observation", batch.next_observation), ("a reward or cost", batch.signal)):
             bad = ~np.isfinite(values).all(-1)
             if bad.any():
                 t, env = (int(i) for i in np.argwhere(bad)[0])
                 step = self.steps - self.horizon + t
                 raise RunError(
-                    f"Environment {env} gave a {name} that is not a finite number at its step {step}, "
+                    f"Environment {env} gave {name} that is not a finite number at its step {step}, "
                     f"after action {np.round(batch.action[t, env], 4).tolist()}."
                 )
 

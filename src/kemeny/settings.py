@@ -14,7 +14,7 @@ from kemeny.algorithms import ALGORITHMS
 from kemeny.collect import Task
 from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.errors import UserError
-from kemeny.evaluate import Protocol
+from kemeny.evaluation import Protocol
 from kemeny.learner import CriticFit, Learner, Networks
 from kemeny.trust_region import TrustRegion
 

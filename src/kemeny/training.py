@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,12 +15,11 @@ from kemeny.acting import Policy
 from kemeny.collect import Collector
 from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
-from kemeny.evaluate import evaluate, evaluation_seed
-from kemeny.learner import State
+from kemeny.evaluation import evaluate, evaluation_seed
 from kemeny.progress import Progress, silent
 from kemeny.run import Logs, Run, plain, surroundings
 from kemeny.settings import Settings, from_flat, to_flat
-from kemeny.spec import Continuous, Spec
+from kemeny.state_arrays import acting_arrays, bounds, from_arrays, to_arrays
 from kemeny.trust_region import Outcome
 
 
@@ -85,12 +84,12 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
         threads=settings.threads,
         workers=settings.workers,
         step_timeout=settings.step_timeout,
+        snapshot=None if saved is None else _under("collector", saved.arrays),
     )
     state = learner.init(learning, collector.spec, jax.random.key(settings.seed))
     iteration, seconds, sizes = 0, 0.0, dict.fromkeys(("metrics.jsonl", "evaluations.jsonl"), 0)
     if saved is not None:
         state = from_arrays(state, saved)
-        collector.restore(_under("collector", saved.arrays))
         iteration, seconds, sizes = saved.facts["iteration"], saved.facts["seconds"], saved.facts["log_sizes"]
     logs = Logs(run, sizes)
     began = time.monotonic() - seconds
@@ -101,7 +100,7 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
         ):
             while iteration < settings.iterations:
                 falls = collector.falls
-                rollout = collector.collect(Policy(_acting_arrays(state, collector.spec)), iteration)
+                rollout = collector.collect(Policy(acting_arrays(state, collector.spec)), iteration)
                 state, metrics = learner.update(learning, state, rollout)
                 iteration += 1
                 steps = iteration * settings.batch_size
@@ -111,7 +110,7 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
                 _give_up_if_stuck(settings, record, run)
                 last = iteration == settings.iterations
                 if last or _due(steps, settings.eval_every, settings.batch_size):
-                    policy = Policy(_acting_arrays(state, collector.spec))
+                    policy = Policy(acting_arrays(state, collector.spec))
                     seed = evaluation_seed(settings.seed, steps)
                     result = evaluate(
                         policy,
@@ -131,7 +130,7 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
                     }
                     arrays = {
                         **to_arrays(state),
-                        **_bounds(collector.spec),
+                        **bounds(collector.spec),
                         **{f"collector/{name}": array for name, array in collector.snapshot().items()},
                     }
                     checkpoint.save(run.path, steps, arrays, facts, settings.keep_checkpoints)
@@ -162,56 +161,6 @@ def _flat_metrics(metrics: learner.Metrics) -> dict[str, Any]:
     fields = metrics._asdict()
     constraint = fields.pop("constraint")
     return plain({**fields, **(constraint._asdict() if constraint is not None else {})})
-
-
-def to_arrays(state: State) -> dict[str, np.ndarray]:
-    """Every array of the state by its path in it: policy/network/weights/0, optimizers/0/mu/…"""
-    return {name: np.asarray(_raw(leaf)) for name, leaf in _named_leaves(state)}
-
-
-def from_arrays(template: State, saved: checkpoint.Checkpoint) -> State:
-    """The state that was saved; `template` says which arrays there must be, and of what shape."""
-    leaves = []
-    for name, leaf in _named_leaves(template):
-        expected = np.asarray(_raw(leaf))
-        found = saved.arrays.get(name)
-        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
-            what = "is missing" if found is None else f"has shape {found.shape} and type {found.dtype}"
-            raise checkpoint.Damaged(
-                f"The checkpoint {saved.path} does not fit its run: {name} {what}, "
-                f"and should have shape {expected.shape} and type {expected.dtype}."
-            )
-        array = jax.numpy.asarray(found)
-        leaves.append(
-            jax.random.wrap_key_data(array) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
-        )
-    return jax.tree.unflatten(jax.tree.structure(template), leaves)
-
-
-def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
-    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
-
-
-def _raw(leaf: jax.Array) -> jax.Array:
-    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def _acting_arrays(state: State, spec: Spec) -> dict[str, np.ndarray]:
-    """What the policy in NumPy needs, named as in a checkpoint."""
-
-    class Acting(NamedTuple):
-        policy: Any
-        normalizer: Any
-
-    leaves = _named_leaves(Acting(state.policy, state.normalizer))
-    return {**{name: np.asarray(leaf) for name, leaf in leaves}, **_bounds(spec)}
-
-
-def _bounds(spec: Spec) -> dict[str, np.ndarray]:
-    if not isinstance(spec.action, Continuous):
-        return {}
-    return {"action/low": spec.action.low, "action/high": spec.action.high}
 
 
 def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

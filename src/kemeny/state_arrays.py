@@ -1,0 +1,56 @@
+"""A learner's state as named NumPy arrays, for checkpoints and for the policy that acts; and back."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from kemeny import checkpoint
+from kemeny.learner import State
+from kemeny.spec import Continuous, Spec
+
+
+def to_arrays(state: State) -> dict[str, np.ndarray]:
+    """Every array of the state by its path in it: policy/network/weights/0, optimizers/0/mu/…"""
+    return {name: np.asarray(_raw(leaf)) for name, leaf in _named_leaves(state)}
+
+
+def from_arrays(template: State, saved: checkpoint.Checkpoint) -> State:
+    """The state that was saved; `template` says which arrays there must be, and of what shape."""
+    leaves = []
+    for name, leaf in _named_leaves(template):
+        expected = np.asarray(_raw(leaf))
+        found = saved.arrays.get(name)
+        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+            what = "is missing" if found is None else f"has shape {found.shape} and type {found.dtype}"
+            raise checkpoint.Damaged(
+                f"The checkpoint {saved.path} does not fit its run: {name} {what}, "
+                f"and should have shape {expected.shape} and type {expected.dtype}."
+            )
+        array = jax.numpy.asarray(found)
+        leaves.append(
+            jax.random.wrap_key_data(array) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+        )
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
+
+
+def _raw(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def acting_arrays(state: State, spec: Spec) -> dict[str, np.ndarray]:
+    """What the policy in NumPy needs, named as in a checkpoint."""
+    leaves = _named_leaves({"policy": state.policy, "normalizer": state.normalizer})
+    return {**{name: np.asarray(leaf) for name, leaf in leaves}, **bounds(spec)}
+
+
+def bounds(spec: Spec) -> dict[str, np.ndarray]:
+    """What the policy in NumPy clips its actions to."""
+    if not isinstance(spec.action, Continuous):
+        return {}
+    return {"action/low": spec.action.low, "action/high": spec.action.high}

@@ -1,0 +1,176 @@
+"""What a fall, a cut, a time-out and a restart become in a batch."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from kemeny.collect import Collector, Task
+from kemeny.errors import RunError
+from tests.envs.toys import Faulty
+from tests.probes import Walk, policy_for
+
+
+def collector(env, task, num_envs=1, horizon=12, **more):
+    return Collector(env, task, num_envs=num_envs, horizon=horizon, seed=0, **more)
+
+
+def walk(**settings):
+    return functools.partial(Walk, **settings)
+
+
+def column(rollout, env=0):
+    """The batch of one environment, in readable form: (observation, next observation)."""
+    return [tuple(map(int, row)) for row in rollout.observation[:, env]], [
+        tuple(map(int, row)) for row in rollout.next_observation[:, env]
+    ]
+
+
+@pytest.mark.parametrize("falls_at", range(1, 14))
+def test_a_fall_is_an_ordinary_costly_transition_to_a_start_state(falls_at):
+    """…at every position of the batch, its first and last step included."""
+    batch = collector(walk(falls_at=falls_at), Task(cut=1_000, reset_cost=100)).collect(policy_for(2, 1), 0)
+    before, after = column(batch)
+    fell = (np.arange(1, 13) % falls_at) == 0
+    np.testing.assert_array_equal(batch.signal[:, 0, 0], np.where(fell, -99, 1))
+    assert not batch.terminal.any()
+    assert not batch.cut.any()  # the trace runs through a fall
+    assert after[:-1] == before[1:]
+    starts = [1 + t // falls_at for t in range(12)]
+    assert before == [(start, t % falls_at) for t, start in enumerate(starts)]
+    assert after[-1] == ((starts[-1] + 1, 0) if fell[-1] else (starts[-1], 11 % falls_at + 1))
+
+
+@pytest.mark.parametrize("cut", range(2, 14))
+def test_a_cut_keeps_the_true_next_state(cut):
+    batch = collector(walk(), Task(cut=cut)).collect(policy_for(2, 1), 0)
+    before, after = column(batch)
+    np.testing.assert_array_equal(batch.cut[:, 0], (np.arange(1, 13) % cut) == 0)
+    assert before == [(1 + t // cut, t % cut) for t in range(12)]
+    assert after == [(1 + t // cut, t % cut + 1) for t in range(12)]
+    assert not batch.terminal.any()
+    np.testing.assert_array_equal(batch.signal, np.ones((12, 1, 1)))
+
+
+def test_a_fall_at_the_cut_is_both():
+    """The fall leads to a start state as always; the trace stops there, and no second restart is wasted."""
+    batch = collector(walk(falls_at=4), Task(cut=4)).collect(policy_for(2, 1), 0)
+    before, after = column(batch)
+    assert after[3] == before[4] == (2, 0)
+    assert batch.cut[3, 0]
+    assert batch.signal[3, 0, 0] == -99
+
+
+def test_the_clock_of_a_trajectory_runs_on_through_falls():
+    batch = collector(walk(falls_at=5), Task(cut=7)).collect(policy_for(2, 1), 0)
+    np.testing.assert_array_equal(np.flatnonzero(batch.cut[:, 0]), [6])
+
+
+def test_an_environments_own_time_out_is_a_cut():
+    batch = collector(walk(times_out_at=3), Task(cut=1_000)).collect(policy_for(2, 1), 0)
+    before, after = column(batch)
+    assert after[2] == (1, 3)
+    assert before[3] == (2, 0)
+    np.testing.assert_array_equal(np.flatnonzero(batch.cut[:, 0]), [2, 5, 8, 11])
+
+
+def test_episodic_falls_end_and_time_outs_do_not():
+    ended = collector(walk(falls_at=5), Task(episodic=True)).collect(policy_for(2, 1), 0)
+    np.testing.assert_array_equal(np.flatnonzero(ended.terminal[:, 0]), [4, 9])
+    assert not ended.cut.any()
+    np.testing.assert_array_equal(ended.signal, np.ones((12, 1, 1)))  # no reset cost
+    assert column(ended)[1][4] == (1, 5)
+    timed_out = collector(walk(times_out_at=5), Task(episodic=True)).collect(policy_for(2, 1), 0)
+    np.testing.assert_array_equal(np.flatnonzero(timed_out.cut[:, 0]), [4, 9])
+    assert not timed_out.terminal.any()
+    both = collector(walk(falls_at=5, times_out_at=5), Task(episodic=True)).collect(policy_for(2, 1), 0)
+    np.testing.assert_array_equal(np.flatnonzero(both.terminal[:, 0]), [4, 9])
+    assert not both.cut.any()
+
+
+def test_a_registered_time_limit_holds_for_episodic_tasks_only():
+    """Pendulum never falls, and is registered with 200 steps."""
+    policy = policy_for(3, 1)
+    episodic = collector("Pendulum-v1", Task(episodic=True), num_envs=2, horizon=450).collect(policy, 0)
+    np.testing.assert_array_equal(np.flatnonzero(episodic.cut[:, 1]), [199, 399])
+    continuing = collector("Pendulum-v1", Task(cut=300), num_envs=1, horizon=450).collect(policy, 0)
+    np.testing.assert_array_equal(np.flatnonzero(continuing.cut[:, 0]), [299])
+
+
+def test_phases_are_staggered_so_that_each_batch_holds_every_phase_once():
+    pool = collector(walk(), Task(cut=20), num_envs=5, horizon=4)
+    policy = policy_for(2, 1)
+    for iteration in range(10):
+        batch = pool.collect(policy, iteration)
+        # Each environment is in another fifth of its trajectory; one of them reaches its end.
+        assert sorted(np.flatnonzero(batch.cut.any(0))) == [4 - iteration % 5]
+    phases = np.sort(batch.observation[:, :, 1].ravel())  # after the first round the steps are those of the trajectory
+    np.testing.assert_array_equal(phases, np.arange(20))
+
+
+def test_start_observations_are_the_latest():
+    batch = collector(walk(falls_at=5), Task(cut=1_000), num_envs=2).collect(policy_for(2, 1), 0)
+    np.testing.assert_array_equal(batch.start_observation, [[3, 0], [3, 0]])
+
+
+def test_costs_stand_beside_the_reward_and_a_fall_leaves_them_alone():
+    batch = collector(walk(falls_at=3), Task(), costs=("cost",)).collect(policy_for(2, 1), 0)
+    np.testing.assert_array_equal(batch.signal[:, 0, 1], np.tile([1, 2, 3], 4))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_same_seed_same_batches_whatever_the_threads(threads):
+    """Two shards, falls included, against a second collector; bit for bit."""
+
+    def batches(threads):
+        pool = collector("InvertedPendulum-v5", Task(cut=50), num_envs=5, horizon=40, threads=threads)
+        return [pool.collect(policy_for(4, 1), iteration) for iteration in range(3)]
+
+    for one, other in zip(batches(2), batches(threads), strict=True):
+        assert (one.signal < -90).any()
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_other_seed_other_batch():
+    first, second = (
+        Collector("Pendulum-v1", Task(), num_envs=2, horizon=5, seed=seed).collect(policy_for(3, 1), 0)
+        for seed in (0, 1)
+    )
+    assert not np.array_equal(first.observation, second.observation)
+    assert not np.array_equal(first.observation[:, 0], first.observation[:, 1])
+
+
+@pytest.mark.parametrize("env", ["InvertedPendulum-v5", "CartPole-v1", walk(falls_at=7)])
+@pytest.mark.parametrize("episodic", [False, True])
+def test_a_restored_collector_goes_on_bit_for_bit(env, episodic):
+    task = Task(episodic=episodic, cut=30)
+
+    def make(snapshot=None):
+        return collector(env, task, num_envs=3, horizon=25, snapshot=snapshot)
+
+    original = make()
+    spec = original.spec
+    discrete = hasattr(spec.action, "n")
+    policy = policy_for(spec.observation_size, spec.action.n if discrete else 1, discrete=discrete)
+    for iteration in range(4):
+        original.collect(policy, iteration)
+    snapshot = original.snapshot()
+    expected = original.collect(policy, 4)
+    if env not in ("InvertedPendulum-v5", "CartPole-v1"):
+        with pytest.raises(RunError, match="cannot be resumed exactly"):
+            make(snapshot)  # Walk counts its starts by itself, seed or no seed
+        return
+    copy = make(snapshot)
+    for a, b in zip(copy.collect(policy, 4), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert copy.falls == original.falls
+    again = make(copy.snapshot())  # a snapshot of a restored collector is as good
+    for a, b in zip(again.collect(policy, 5), original.collect(policy, 5), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_not_finite_is_named():
+    pool = collector(functools.partial(Faulty, "nan", at=3), Task(), num_envs=2, horizon=4)
+    with pytest.raises(RunError, match="Environment 0 gave an observation that is not a finite number at its step 2"):
+        pool.collect(policy_for(3, 1), 0)
