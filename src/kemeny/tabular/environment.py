@@ -1,0 +1,39 @@
+"""A finite model as a Gymnasium environment that never ends: a task whose right answer is known."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from kemeny.tabular.mdp import MDP
+
+
+class MDPEnv(gymnasium.Env[np.int64, np.int64]):
+    """Integers in and out; a step pays r(s, a), and `info` holds the state and the cost, if there is one."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, a class attribute in Gymnasium's interface
+
+    def __init__(self, mdp: MDP, seed: int | None = None):
+        self.mdp = mdp
+        self.observation_space = gymnasium.spaces.Discrete(mdp.n_states, seed=seed)
+        self.action_space = gymnasium.spaces.Discrete(mdp.n_actions, seed=seed)
+        self.state = np.zeros(1, dtype=np.int64)
+        if seed is not None:
+            self.np_random = np.random.default_rng(seed)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """Draw a state from the start distribution."""
+        super().reset(seed=seed, options=options)
+        self.state = np.array([self.np_random.choice(self.mdp.n_states, p=self.mdp.start)])
+        return np.int64(self.state[0]), {"state": int(self.state[0])}
+
+    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+        """Take an action; `terminated` and `truncated` are always False."""
+        s, a = int(self.state[0]), int(action)
+        self.state = self.mdp.draw_next(self.state, np.array([a]), self.np_random)
+        info: dict[str, Any] = {"state": int(self.state[0])}
+        if self.mdp.costs is not None:
+            info["cost"] = float(self.mdp.costs[s, a])
+        return np.int64(self.state[0]), float(self.mdp.rewards[s, a]), False, False, info

@@ -1,0 +1,74 @@
+"""Models from files and from toy-text environments."""
+
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from kemeny.errors import UserError
+from kemeny.tabular.mdp import MDP
+
+
+def save(mdp: MDP, path: pathlib.Path | str) -> None:
+    """Write a model: `P` (S × A × S, or the CSR arrays of the (A·S) × S stack), `r`, `costs`, `start`, `name`."""
+    arrays: dict[str, Any] = {"r": mdp.rewards, "start": mdp.start, "name": np.array(mdp.name)}
+    if mdp.is_sparse:
+        arrays |= {"P_data": mdp.P.data, "P_indices": mdp.P.indices, "P_indptr": mdp.P.indptr}
+    else:
+        arrays["P"] = mdp.transitions
+    if mdp.costs is not None:
+        arrays["costs"] = mdp.costs
+    with pathlib.Path(path).open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def load(path: pathlib.Path | str) -> MDP:
+    """Read a model that `save`, or plain `numpy.savez(file, P=…, r=…)`, has written; nothing in it is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError):
+        raise UserError(f"{path} is not a .npz file of plain arrays (numpy.savez writes one).") from None
+    if "r" not in arrays or not ("P" in arrays or "P_data" in arrays):
+        held = ", ".join(sorted(arrays)) or "nothing"
+        raise UserError(f"{path} needs the arrays P (S × A × S) and r (S × A); it holds {held}.")
+    settings = {key: arrays[key] for key in ("costs", "start") if key in arrays}
+    name = str(arrays["name"]) if "name" in arrays else pathlib.Path(path).stem
+    return MDP(arrays["P"] if "P" in arrays else unpack(arrays), arrays["r"], name=name, **settings)
+
+
+def unpack(arrays: dict[str, np.ndarray]) -> list[sp.csr_array]:
+    """The sparse matrix of each action from the arrays of their stack."""
+    states, actions = arrays["r"].shape
+    parts = (arrays["P_data"], arrays["P_indices"], arrays["P_indptr"])
+    try:
+        stacked = sp.csr_array(parts, shape=(actions * states, states))
+    except (ValueError, KeyError) as error:
+        raise UserError(f"The sparse transitions do not fit {states} states and {actions} actions: {error}.") from None
+    return [stacked[a * states : (a + 1) * states] for a in range(actions)]
+
+
+def from_gymnasium(env: Any, reset_cost: float = 0.0) -> MDP:
+    """A continuing model from a Gymnasium toy-text environment (FrozenLake, CliffWalking, Taxi, …).
+
+    Where an episode would end, the model moves to a start state and pays `reset_cost`: the paper's reset scheme
+    (§5.2), which turns an episodic task into a unichain one.
+    """
+    table = getattr(env.unwrapped, "P", None)
+    start = getattr(env.unwrapped, "initial_state_distrib", None)
+    if not isinstance(table, dict) or start is None:
+        raise UserError(
+            f"{env} has no transition table (attributes P and initial_state_distrib), as toy-text environments have."
+        )
+    states, actions = len(table), len(table[0])
+    P, r = np.zeros((states, actions, states)), np.zeros((states, actions))
+    for s in range(states):
+        for a in range(actions):
+            for probability, following, reward, ends in table[s][a]:
+                P[s, a] += probability * (np.asarray(start) if ends else np.eye(states)[following])
+                r[s, a] += probability * (reward - (reset_cost if ends else 0.0))
+    return MDP(P, r, start=start, name=env.spec.id if env.spec is not None else "gymnasium")

@@ -1,0 +1,121 @@
+"""κ* and ζ*: the largest constants that any policy of a model can have.
+
+κ = Tr(I − P + 1uᵀ)⁻¹ for any u that sums to 1, so changing the row of one state is a rank-one change and κ becomes
+a ratio of two affine functions of that row. Such a ratio has its maximum over a simplex at a corner, whatever the
+other rows are: κ* is attained by a deterministic policy. The norm ζ = ‖Z‖∞ has no such form, so its maximum over
+deterministic policies is only a lower bound on ζ*.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from kemeny.errors import UserError
+from kemeny.tabular.mdp import MDP
+
+ENUMERATE_UP_TO = 20_000
+"""Deterministic policies that are tried one by one: about a second for ten states."""
+
+SINGULAR = 1e13
+"""A trace above this is that of a singular matrix: a tenth of what rounding leaves of 1/0."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WorstCase:
+    """The largest constant found, and the policy that has it."""
+
+    value: float
+    policy: np.ndarray
+    exact: bool
+    """Whether it is the maximum over all policies; otherwise a lower bound on it."""
+
+
+def kappa_star(mdp: MDP, restarts: int = 8, seed: int = 0, enumerate_up_to: int = ENUMERATE_UP_TO) -> WorstCase:
+    """κ* = max over policies of Kemeny's constant (Lemma 3).
+
+    Exact where the deterministic policies can be counted out; otherwise the best of a few searches that change one
+    state at a time, which is a lower bound. Infinite if a deterministic policy has several recurrent classes.
+    """
+    if mdp.n_actions**mdp.n_states <= enumerate_up_to:
+        value, policy = enumerate_policies(mdp, kemeny_of)
+        return WorstCase(value, policy, exact=True)
+    rng = np.random.default_rng(seed)
+    found = [climb(mdp, rng.integers(mdp.n_actions, size=mdp.n_states)) for _ in range(restarts)]
+    value, policy = max(found, key=lambda pair: pair[0])
+    return WorstCase(value, policy, exact=False)
+
+
+def zeta_star(mdp: MDP, enumerate_up_to: int = ENUMERATE_UP_TO) -> WorstCase:
+    """The largest ‖Z‖∞ of a deterministic policy: a lower bound on ζ* (Appendix D), for small models."""
+    if mdp.n_actions**mdp.n_states > enumerate_up_to:
+        raise UserError(
+            f"ζ* is found by trying all {mdp.n_actions}^{mdp.n_states} deterministic policies, more than "
+            f"{enumerate_up_to}; use the constant of the new policy instead (zeta='new')."
+        )
+    value, policy = enumerate_policies(mdp, zeta_of)
+    return WorstCase(value, policy, exact=False)
+
+
+def kemeny_of(P: np.ndarray) -> np.ndarray:
+    """κ of each chain in a stack; infinite where one has several recurrent classes."""
+    trace = np.trace(resolvent(P), axis1=1, axis2=2)
+    # The matrix of such a chain is singular: rounding turns its inverse into a huge number of either sign.
+    return np.where((trace >= 1 - 1e-9) & (trace < SINGULAR), trace, np.inf)
+
+
+def zeta_of(P: np.ndarray) -> np.ndarray:
+    """‖Z‖∞ of each chain in a stack: with X = (I − P + 1uᵀ)⁻¹, d = uᵀX and Z = X + 1dᵀ(I − X)."""
+    X = resolvent(P)
+    several = ~np.isfinite(kemeny_of(P))
+    X = np.where(several[:, None, None], 0, X)
+    d = X.mean(axis=1)
+    shift = d - np.einsum("bi,bij->bj", d, X)
+    return np.where(several, np.inf, np.abs(X + shift[:, None, :]).sum(axis=2).max(axis=1))
+
+
+def resolvent(P: np.ndarray) -> np.ndarray:
+    """(I − P + 1uᵀ)⁻¹ for each chain of a stack, u uniform; infinite where it is exactly singular."""
+    n = P.shape[-1]
+    matrix = np.eye(n) - P + 1 / n
+    try:
+        return np.linalg.inv(matrix)
+    except np.linalg.LinAlgError:
+        if len(P) == 1:
+            return np.full(P.shape, np.inf)
+        return np.concatenate([resolvent(half) for half in np.array_split(P, 2)])
+
+
+def enumerate_policies(mdp: MDP, constant) -> tuple[float, np.ndarray]:
+    """The largest constant over all deterministic policies, in batches."""
+    transitions, states = mdp.transitions, np.arange(mdp.n_states)
+    every = itertools.product(range(mdp.n_actions), repeat=mdp.n_states)
+    best, arg = -np.inf, np.zeros(mdp.n_states, dtype=np.int64)
+    while block := list(itertools.islice(every, 2000)):
+        policies = np.array(block)
+        values = constant(transitions[states[None, :], policies])
+        top = int(np.argmax(values))
+        if values[top] > best:
+            best, arg = float(values[top]), policies[top]
+    return best, arg
+
+
+def climb(mdp: MDP, policy: np.ndarray) -> tuple[float, np.ndarray]:
+    """Change the action of the one state that raises κ most, until none does.
+
+    With δ = P(·|s, a) − P_π(·|s) and X = (I − P_π + 1uᵀ)⁻¹ (Sherman and Morrison):
+    Tr X' = Tr X + δᵀX²e_s / (1 − δᵀX e_s).
+    """
+    transitions, states = mdp.transitions, np.arange(mdp.n_states)
+    policy = policy.copy()
+    while True:
+        P = transitions[states, policy]
+        if not np.isfinite(kemeny_of(P[None])[0]):
+            return np.inf, policy
+        X = resolvent(P[None])[0]
+        delta = transitions - P[:, None, :]
+        rise = np.einsum("sat,ts->sa", delta, X @ X) / (1 - np.einsum("sat,ts->sa", delta, X))
+        s, a = np.unravel_index(int(np.argmax(rise)), rise.shape)
+        if rise[s, a] <= 1e-9 * np.trace(X):
+            return float(np.trace(X)), policy
+        policy[s] = a

@@ -1,0 +1,104 @@
+"""Slow and obvious versions of what `kemeny.tabular` computes; nothing here comes from `src`."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+
+
+def stationary(P):
+    """The least-squares solution of dᵀP = dᵀ, Σd = 1."""
+    n = len(P)
+    system = np.vstack([P.T - np.eye(n), np.ones(n)])
+    return np.linalg.lstsq(system, np.concatenate([np.zeros(n), [1.0]]), rcond=None)[0]
+
+
+def stationary_exact(off_diagonal):
+    """d in rational arithmetic from the off-diagonal entries; the diagonal is what is missing to 1."""
+    n = len(off_diagonal)
+    P = [
+        [Fraction(float(x)) if i != j else Fraction(0) for j, x in enumerate(row)] for i, row in enumerate(off_diagonal)
+    ]
+    rows = [[(P[i][j] if i != j else -sum(P[j])) for i in range(n)] + [Fraction(0)] for j in range(n - 1)]
+    rows.append([Fraction(1)] * n + [Fraction(1)])
+    for k in range(n):
+        pivot = next(i for i in range(k, n) if rows[i][k] != 0)
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        rows[k] = [x / rows[k][k] for x in rows[k]]
+        for i in range(n):
+            if i != k and rows[i][k] != 0:
+                rows[i] = [x - rows[i][k] * y for x, y in zip(rows[i], rows[k], strict=True)]
+    return np.array([float(row[-1]) for row in rows])
+
+
+def cesaro_limit(P, doublings=40):
+    """(I + P + … + P^{N−1})/N for N = 2^doublings: works for periodic chains and for several classes."""
+    mean, power = np.eye(len(P)), P.copy()
+    for _ in range(doublings):
+        mean, power = (mean + power @ mean) / 2, power @ power
+        power /= power.sum(axis=1, keepdims=True)
+    return mean
+
+
+def first_passage(P):
+    """M(s, t) = 1 + Σ_{u≠t} P(s, u)·M(u, t): one linear system for each target, the definition."""
+    n = len(P)
+    M = np.zeros((n, n))
+    for target in range(n):
+        avoiding = P.copy()
+        avoiding[:, target] = 0
+        M[:, target] = np.linalg.solve(np.eye(n) - avoiding, np.ones(n))
+    return M
+
+
+def visits_by_simulation(P, steps, rng):
+    """The share of time in each state along one trajectory."""
+    ladder = np.cumsum(P, axis=1)
+    state, count = 0, np.zeros(len(P))
+    for u in rng.random(steps):
+        count[state] += 1
+        state = min(int(np.searchsorted(ladder[state], u, side="right")), len(P) - 1)
+    return count / steps
+
+
+def bias_by_sum(P, r, laziness=0.5, terms=20_000):
+    """Σ_t (r_t − ρ) of the lazy chain, which is the bias over (1 − laziness); laziness makes the sum converge."""
+    lazy = laziness * np.eye(len(P)) + (1 - laziness) * P
+    now = r - cesaro_limit(P) @ r
+    total = np.zeros(len(r))
+    for _ in range(terms):
+        total += now
+        now = lazy @ now
+    return (1 - laziness) * total
+
+
+def discounted_by_sum(P, r, gamma, terms):
+    """Σ γᵗ Pᵗ r."""
+    total, now = np.zeros(len(r)), r.astype(float)
+    for _ in range(terms):
+        total += now
+        now = gamma * (P @ now)
+    return total
+
+
+def policies(states, actions):
+    """All deterministic policies."""
+    return (np.array(p) for p in itertools.product(range(actions), repeat=states))
+
+
+def best_gain(P, r):
+    """The best gain from each start, over all deterministic policies, by Cesàro limits."""
+    states, actions, _ = P.shape
+    rows = np.arange(states)
+    return np.max([cesaro_limit(P[rows, p]) @ r[rows, p] for p in policies(states, actions)], axis=0)
+
+
+def kemeny_by_passage(P):
+    """Σ_t d(t)·M(s, t) for each s."""
+    return first_passage(P) @ stationary(P)
+
+
+def birth_death_gain(up, down, reward):
+    """The gain of a birth–death chain by detailed balance: d(s+1)·down(s+1) = d(s)·up(s)."""
+    d = np.concatenate([[1.0], np.cumprod(np.asarray(up[:-1]) / np.asarray(down[1:]))])
+    return float(d @ reward / d.sum())
