@@ -25,6 +25,7 @@ from kemeny.policy import (
     POLICY_HEAD_GAIN,
     CategoricalPolicy,
     Critic,
+    Distribution,
     GaussianPolicy,
     Network,
     Policy,
@@ -164,22 +165,18 @@ def _arrays(module: eqx.Module) -> Any:
 @functools.partial(jax.jit, static_argnums=0)
 def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Metrics]:
     """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch."""
-    x = state.normalizer(rollout.observation)
-    next_x = state.normalizer(rollout.next_observation)
-    start_x = state.normalizer(rollout.start_observation)
-    estimates = [
-        _estimate(learner, critic, rollout, signal, x, next_x, start_x) for signal, critic in enumerate(state.critics)
-    ]
+    x = flatten(state.normalizer(rollout.observation))
+    estimates = estimate(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
 
-    policy, step = _improve(learner, state.policy, flatten(x), flatten(rollout.action), reward, costs)
+    policy, step = _improve(learner, state.policy, x, flatten(rollout.action), reward, costs)
 
     skipped = jnp.where(step.outcome == Outcome.ACCEPTED, 0, state.skipped_in_a_row + 1)
     key, shuffle = jax.random.split(state.key)
     rate = learner.critic.critic_rate * (1 - state.iteration / learner.iterations)
     fits = [
-        _refit(learner.critic, critic, optimizer, flatten(x), estimate.target, rate, shuffle)
-        for critic, optimizer, estimate in zip(state.critics, state.optimizers, estimates, strict=True)
+        _refit(learner.critic, critic, optimizer, x, signal.target, rate, shuffle)
+        for critic, optimizer, signal in zip(state.critics, state.optimizers, estimates, strict=True)
     ]
     critics, optimizers, losses, critic_skipped = zip(*fits, strict=True)
 
@@ -213,7 +210,7 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
     return state, metrics
 
 
-class _Estimate(NamedTuple):
+class Estimate(NamedTuple):
     """What the batch and the critic say about one signal; one entry a sample."""
 
     rate: Float[Array, ""]
@@ -223,26 +220,38 @@ class _Estimate(NamedTuple):
     target: Float[Array, " sample"]
 
 
-def _estimate(
-    learner: Learner,
-    critic: Critic,
-    rollout: Rollout,
-    signal: int,
-    x: Float[Array, "time env obs"],
-    next_x: Float[Array, "time env obs"],
-    start_x: Float[Array, "env obs"],
-) -> _Estimate:
-    """ρ̂, J, advantages and critic targets of one signal (lines 4 to 8)."""
-    observed = rollout.signal[..., signal]
-    value = critic(x)
-    next_value = jnp.where(rollout.terminal, 0, critic(next_x))
+def estimate(learner: Learner, state: State, rollout: Rollout) -> list[Estimate]:
+    """ρ̂, J, advantages and critic targets of each signal (lines 4 to 8)."""
+    x = state.normalizer(rollout.observation)
+    next_x = state.normalizer(rollout.next_observation)
+    start_x = state.normalizer(rollout.start_observation)
     trace = jnp.where(rollout.terminal | rollout.cut, 0.0, 1.0)
-    rate = learner.criterion.estimate_rate(observed, value, next_value)
-    lam = learner.gae_lambda if signal == 0 else learner.cost_gae_lambda
-    advantage = gae(learner.criterion.bellman(rate), observed, value, next_value, trace, lam)
-    target = learner.criterion.fix_gauge(advantage + value)
-    objective = learner.criterion.objective(rate, critic(start_x).mean())
-    return _Estimate(rate, objective, flatten(value), flatten(advantage), flatten(target))
+    estimates = []
+    for signal, critic in enumerate(state.critics):
+        observed, value = rollout.signal[..., signal], critic(x)
+        next_value = jnp.where(rollout.terminal, 0, critic(next_x))
+        rate = learner.criterion.estimate_rate(observed, value, next_value)
+        lam = learner.gae_lambda if signal == 0 else learner.cost_gae_lambda
+        advantage = gae(learner.criterion.bellman(rate), observed, value, next_value, trace, lam)
+        target = learner.criterion.fix_gauge(advantage + value)
+        objective = learner.criterion.objective(rate, critic(start_x).mean())
+        estimates.append(Estimate(rate, objective, flatten(value), flatten(advantage), flatten(target)))
+    return estimates
+
+
+def surrogate(
+    there: Distribution, action: Array, log_prob: Float[Array, " sample"], advantage: Float[Array, " sample"]
+) -> Float[Array, ""]:
+    """E[π(a|s)/π_k(a|s) · A], the first-order change of J; `log_prob` is that of the policy that acted."""
+    return jnp.mean(jnp.exp(there.log_prob(action) - log_prob) * advantage)
+
+
+def policy_gradient(
+    policy: Policy, x: Float[Array, "sample obs"], action: Array, advantage: Float[Array, " sample"]
+) -> Policy:
+    """g of Appendix E: the gradient of the surrogate at the policy that acted, as a policy-shaped tree."""
+    log_prob = jax.lax.stop_gradient(policy(x).log_prob(action))
+    return jax.grad(lambda candidate: surrogate(candidate(x), action, log_prob, advantage))(policy)
 
 
 class _Step(NamedTuple):
@@ -267,8 +276,8 @@ def _improve(
     policy: Policy,
     x: Float[Array, "sample obs"],
     action: Array,
-    reward: _Estimate,
-    costs: list[_Estimate],
+    reward: Estimate,
+    costs: list[Estimate],
 ) -> tuple[Policy, _Step]:
     """The trust-region step (§5.2 and Appendices E and F)."""
     region, slope = learner.region, learner.criterion.slope
@@ -285,11 +294,8 @@ def _improve(
     cost_advantages = [slope * (cost.advantage - cost.advantage.mean()) for cost in costs]
     violation = jnp.array([cost.objective - limit for cost, limit in zip(costs, learner.limits, strict=True)])
 
-    def surrogate(there, of):
-        return jnp.mean(jnp.exp(there.log_prob(action) - log_prob) * of)
-
     def gradient(of):
-        return jax.grad(lambda point: surrogate(distribution(point), of))(theta)
+        return ravel_pytree(policy_gradient(policy, x, action, of))[0]
 
     product = trust_region.fisher_product(distribution, theta, region.damping)
 
@@ -313,11 +319,11 @@ def _improve(
     step = plan.along_g * ng + sum((plan.along_b[i] * nb_i for i, nb_i in enumerate(nb)), jnp.zeros_like(g))
 
     def cost_change(there):
-        return jnp.array([surrogate(there, of) for of in cost_advantages])
+        return jnp.array([surrogate(there, action, log_prob, of) for of in cost_advantages])
 
     def judge(point):
         there = distribution(point)
-        improvement = surrogate(there, advantage)
+        improvement = surrogate(there, action, log_prob, advantage)
         kl = jnp.mean(there.kl(here))
         # A limit that is kept must stay kept; one that is broken must come nearer, whatever that costs in reward.
         change = cost_change(there)
@@ -388,7 +394,7 @@ def _refit(
     return keep(critic, fitted), keep(optimizer, moved), losses[-1].mean(), broken
 
 
-def _diagnosis(step: _Step, costs: list[_Estimate], losses: tuple[Array, ...]) -> ConstraintMetrics:
+def _diagnosis(step: _Step, costs: list[Estimate], losses: tuple[Array, ...]) -> ConstraintMetrics:
     return ConstraintMetrics(
         cost=jnp.array([cost.objective for cost in costs]),
         violation=step.violation,
