@@ -73,7 +73,7 @@ def make_network(key: jax.Array, sizes: tuple[int, ...], head_gain: float) -> Ne
     for k, gain, rows, columns in zip(jax.random.split(key, len(gains)), gains, sizes[:-1], sizes[1:], strict=True):
         q, r = jnp.linalg.qr(jax.random.normal(k, (max(rows, columns), min(rows, columns))))
         q = q * jnp.sign(jnp.diag(r))  # makes the draw uniform over orthogonal matrices
-        layers.append((gain * (q if rows > columns else q.T), jnp.zeros(columns)))
+        layers.append((gain * (q if rows >= columns else q.T), jnp.zeros(columns)))
     return layers
 
 
