@@ -34,7 +34,7 @@ def nearest(p: White) -> np.ndarray | None:
     f[-1] = 1.0
     u, _ = nnls(E, f, maxiter=1000)
     residual = E @ u - f
-    if np.linalg.norm(residual) < 1e-9:
+    if abs(residual[-1]) < 1e-12:
         return None  # the limits contradict each other
     return -residual[:-1] / residual[-1]
 
@@ -45,8 +45,13 @@ def upper_bound(p: White, nu: np.ndarray) -> float:
     return float(np.linalg.norm(p.g - p.B.T @ nu) - nu @ p.c)
 
 
-def least_upper_bound(p: White) -> float:
-    """The dual, minimised by a general-purpose solver from several starts."""
+def nonnegative_combination(p: White) -> np.ndarray:
+    """The ν ≥ 0 for which Bᵀν comes nearest to g: optimal where the ball does not bind."""
+    return nnls(p.B.T, p.g, maxiter=1000)[0]
+
+
+def dual(p: White) -> float:
+    """The least upper bound, by a general-purpose solver from several starts."""
     size = np.linalg.norm(p.g)
     starts = [np.zeros(len(p.c)), np.full(len(p.c), 0.5 * size), np.maximum(p.B @ p.g, 0)]
 

@@ -21,7 +21,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 ROUNDING = 20
-"""Units in the last place by which a sum may be off, for each unit of the sizes of its terms."""
+"""Units in the last place by which a sum of a few numbers of size 1 may be off."""
+BLUR = 1000
+"""Angles below √(BLUR · unit in the last place) do not show in a Gram matrix: limits so nearly parallel are told apart
+no further, and a point that breaks one of them by less than that angle will do where there is no better."""
 
 
 class Case(enum.IntEnum):
@@ -65,42 +68,47 @@ class _Point(NamedTuple):
     reach: Float[Array, ""]
     along_b: Float[Array, " limit"]
     gain: Float[Array, ""]
-    feasible: Bool[Array, ""]
+    excess: Float[Array, ""]
+    """By how much the worst limit is broken; infinite if there is no such point in the ball."""
+    terms: Float[Array, ""]
+    """The sizes of the terms that make up `excess`: its rounding is in proportion."""
     nearest: Float[Array, " limit"]
     """Coefficients of the point nearest to 0 on which the chosen limits bind,"""
+    nearest_excess: Float[Array, ""]
     distance: Float[Array, ""]
-    """its squared length, infinite if it breaks a limit."""
+    """and its squared length."""
 
 
 def _binding(p: _Unit, active: Bool[Array, " limit"]) -> _Point:
-    """The best point of the ball on which the limits `active` bind, and whether it obeys all of them."""
+    """The best point of the ball on which the limits `active` bind, and how it stands with all of them."""
     eps = jnp.finfo(p.c.dtype).eps
     among_active = jnp.where(active & active[:, None], p.cosines, jnp.eye(active.size, dtype=p.c.dtype))
+    independent = jnp.linalg.eigvalsh(among_active)[0] > BLUR * eps / 2
     sides = jnp.stack([jnp.where(active, p.c, 0), jnp.where(active, p.cosine, 0)], 1)
     to_limit, along_limit = -jnp.linalg.solve(among_active, sides).T
 
     distance = -p.c @ to_limit
     tangent = p.g + p.cosine @ along_limit
-    movable = (
-        tangent > ROUNDING * eps
-    )  # else g is a combination of the active b: sliding along the limits gains nothing
-    reach = jnp.where(movable, jnp.sqrt(jnp.maximum(1 - distance, 0) / jnp.where(movable, tangent, 1)), 0)
+    # Where g is a combination of the active b, sliding along the limits gains nothing; where it almost is, the tangent
+    # is a small difference, and taking it for longer than it may be keeps the point inside the ball.
+    unsure = jnp.where(active.any(), ROUNDING * eps, 0)
+    movable = tangent > unsure
+    reach = jnp.where(movable, jnp.sqrt(jnp.maximum(1 - distance, 0) / jnp.where(movable, tangent + unsure, 1)), 0)
     along_b = to_limit + reach * along_limit
 
-    # The point is judged by what it is, not by how it was found: limits that are nearly parallel make poor equations.
-    def obeys(reach, along_b):
-        rounding = ROUNDING * eps * (1 + jnp.abs(p.c) + reach + jnp.abs(along_b).sum())
-        return jnp.all(p.c + reach * p.cosine + p.cosines @ along_b <= rounding)
+    # A point is judged by where it is, on the active limits too.
+    def excess(reach, along_b, exists):
+        return jnp.where(exists, jnp.max(p.c + reach * p.cosine + p.cosines @ along_b), jnp.inf)
 
-    length = reach**2 * p.g + 2 * reach * p.cosine @ along_b + along_b @ p.cosines @ along_b
-    inside = (distance <= 1) & (length <= 1 + ROUNDING * eps * (1 + reach + jnp.abs(along_b).sum()) ** 2)
     return _Point(
         reach=reach,
         along_b=along_b,
         gain=reach * p.g + p.cosine @ along_b,
-        feasible=inside & obeys(reach, along_b),
+        excess=excess(reach, along_b, independent & (distance <= 1)),
+        terms=1 + reach + jnp.abs(along_b).sum(),
         nearest=to_limit,
-        distance=jnp.where(obeys(0.0, to_limit), distance, jnp.inf),
+        nearest_excess=excess(0.0, to_limit, independent),
+        distance=distance,
     )
 
 
@@ -114,25 +122,29 @@ def plan(p: Gram) -> Plan:
         g=jnp.where(size_g > 0, 1.0, 0.0).astype(p.q.dtype),
         cosine=p.r * per_g * per_b,
         cosines=p.s * per_b * per_b[:, None],
-        c=p.c * per_b / radius,
+        c=jnp.where(size_b > 0, p.c * per_b / radius, jnp.sign(p.c)),  # where b = 0, kept or not is all there is
     )
     subsets = jnp.array(list(itertools.product([False, True], repeat=p.c.size)))
     points = jax.vmap(_binding, (None, 0))(unit, subsets)
-    best = jnp.argmax(jnp.where(points.feasible, points.gain, -jnp.inf))
-    feasible = points.feasible.any()
+    eps = jnp.finfo(p.c.dtype).eps
+    exact, blurred = points.excess <= ROUNDING * eps * points.terms, points.excess <= jnp.sqrt(BLUR * eps)
+    feasible = jnp.where(exact.any(), exact, blurred)
+    best = jnp.argmax(jnp.where(feasible, points.gain, -jnp.inf))
+    possible = feasible.any()
 
     # Recovery: to the edge of the ball, toward the nearest point that obeys all limits; where no point does, for they
     # contradict each other, away from the one exceeded most.
-    closest = jnp.argmin(points.distance)
+    distance = jnp.where(points.nearest_excess <= jnp.sqrt(BLUR * eps), points.distance, jnp.inf)
+    closest = jnp.argmin(distance)
     worst = jnp.argmax(jnp.where(size_b > 0, unit.c, -jnp.inf))
     away = jnp.where((jnp.arange(p.c.size) == worst) & (unit.c > 0) & (size_b > 0), -1.0, 0.0)
-    toward = jnp.where(jnp.isfinite(points.distance[closest]), points.nearest[closest], away)
+    toward = jnp.where(jnp.isfinite(distance[closest]), points.nearest[closest], away)
     length = jnp.sqrt(toward @ unit.cosines @ toward)
     recovery = toward / jnp.where(length > 0, length, 1)
 
     binds = subsets[best].any()
     return Plan(
-        along_g=jnp.where(feasible, points.reach[best], 0) * radius * per_g,
-        along_b=jnp.where(feasible, points.along_b[best], recovery) * radius * per_b,
-        case=jnp.where(feasible, jnp.where(binds, Case.ACTIVE, Case.INACTIVE), Case.RECOVERY),
+        along_g=jnp.where(possible, points.reach[best], 0) * radius * per_g,
+        along_b=jnp.where(possible, points.along_b[best], recovery) * radius * per_b,
+        case=jnp.where(possible, jnp.where(binds, Case.ACTIVE, Case.INACTIVE), Case.RECOVERY),
     )
