@@ -53,7 +53,7 @@ def save(run: Path, steps: int, arrays: Mapping[str, np.ndarray], facts: Mapping
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        blob = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        blob = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
         _write(aside / ARRAYS, blob)
         written = {"format": FORMAT, "steps": steps, "sha256": hashlib.sha256(blob).hexdigest(), **facts}
         _write(aside / FACTS, json.dumps(written, allow_nan=False).encode())

@@ -1,0 +1,262 @@
+"""A run as a user sees it: repeatable, resumable, and with every setting doing something."""
+
+import functools
+import json
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import kemeny
+from kemeny import checkpoint
+from kemeny.errors import RunError, UserError
+from kemeny.progress import silent
+from kemeny.run import Run
+from kemeny.settings import Settings, from_flat, to_flat
+from kemeny.training import Interrupted
+from tests.conftest import TINY
+from tests.envs.toys import Faulty
+from tests.probes import Patience, Target
+
+ENV = "InvertedPendulum-v5"
+
+
+def same_numbers(first: Run, second: Run) -> bool:
+    """Every logged number but the clock's, and every array of the last checkpoint."""
+    logs = [
+        [{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics] + run.evaluations
+        for run in (first, second)
+    ]
+    arrays = [checkpoint.latest(run.path).arrays for run in (first, second)]
+    return (
+        logs[0] == logs[1]
+        and arrays[0].keys() == arrays[1].keys()
+        and all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+    )
+
+
+def test_a_run_directory_holds_what_the_docs_promise(tiny_run):
+    names = {path.name for path in tiny_run.path.iterdir()}
+    assert {"config.json", "metrics.jsonl", "evaluations.jsonl", "checkpoints"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    assert [line["steps"] for line in tiny_run.metrics] == [200, 400, 600]
+    assert [line["steps"] for line in tiny_run.evaluations] == [200, 400, 600]
+    assert len(tiny_run.evaluations[0]["lengths"]) == 10
+    config = tiny_run.config
+    assert config["env"] == ENV
+    assert config["versions"]["kemeny"] == kemeny.__version__
+    assert from_flat(config["settings"]) == from_flat({**TINY, "eval_every": 200, "checkpoint_every": 200})
+    assert len(list((tiny_run.path / "checkpoints").iterdir())) == 3
+
+
+def test_tensorboard_reads_the_events(tiny_run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tiny_run.path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("training/rate")] == [200, 400, 600]
+    rates = [event.value for event in events.Scalars("training/rate")]
+    np.testing.assert_allclose(rates, [line["rate"] for line in tiny_run.metrics], rtol=1e-6)
+    assert events.Scalars("evaluation/lengths")
+
+
+def test_same_seed_same_run(tiny_run, tmp_path):
+    again = kemeny.train(ENV, out=tmp_path / "again", eval_every=200, checkpoint_every=200, **TINY)
+    assert same_numbers(tiny_run, again)
+    other = kemeny.train(ENV, out=tmp_path / "other", eval_every=200, checkpoint_every=200, seed=1, **TINY)
+    assert not same_numbers(tiny_run, other)
+
+
+def interrupt_after(steps):
+    """A progress display that presses Ctrl-C once the run has come so far."""
+
+    class Impatient(type(silent)):
+        def iteration(self, done, record):
+            if done == steps:
+                signal.raise_signal(signal.SIGINT)
+
+    return Impatient()
+
+
+@pytest.mark.parametrize("algorithm", ["atrpo", "trpo"])
+def test_an_interrupted_run_resumes_bit_for_bit(algorithm, tmp_path):
+    settings = {**TINY, "algorithm": algorithm, "eval_every": 400, "checkpoint_every": 1_000}
+    whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
+    with pytest.raises(Interrupted, match="kemeny resume"):
+        kemeny.train(ENV, out=tmp_path / "parts", progress=interrupt_after(200), **settings)
+    assert len(Run(tmp_path / "parts").metrics) == 1
+    # What was logged after the checkpoint is written again, not twice.
+    with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
+        file.write('{"steps": 400, "half": ')
+    parts = kemeny.resume(tmp_path / "parts")
+    assert same_numbers(whole, parts)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
+    settings = {**TINY, "checkpoint_every": 200}
+    whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
+    cut_short = kemeny.train(ENV, out=tmp_path / "cut", **settings)
+    newest = sorted((cut_short.path / "checkpoints").iterdir())[-1]
+    blob = (newest / "arrays.safetensors").read_bytes()
+    (newest / "arrays.safetensors").write_bytes(blob[: len(blob) // 2])
+    said = []
+
+    class Listening(type(silent)):
+        def say(self, message):
+            said.append(message)
+
+    resumed = kemeny.resume(cut_short.path, progress=Listening())
+    assert str(newest) in said[0]
+    assert same_numbers(whole, resumed)
+
+
+def test_resuming_a_finished_run_changes_nothing(tiny_run):
+    before = (tiny_run.path / "metrics.jsonl").read_bytes()
+    kemeny.resume(tiny_run.path)
+    assert (tiny_run.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_on_a_function_needs_it_again(tmp_path):
+    settings = {**TINY, "cut": 100}
+    run = kemeny.train(Target, out=tmp_path / "run", **settings)
+    with pytest.raises(UserError, match="env="):
+        kemeny.resume(run.path)
+    assert kemeny.resume(run.path, env=Target).path == run.path
+
+
+CHANGED = {
+    "algorithm": "trpo",
+    "gamma": 0.9,
+    "steps": 800,
+    "seed": 3,
+    "num_envs": 2,
+    "batch_size": 100,
+    "gae_lambda": 0.5,
+    "rate": "td",
+    "gauge": "free",
+    "eval_every": 300,
+    "checkpoint_every": 400,
+    "keep_checkpoints": 1,
+    "reset_cost": 10.0,
+    "cut": 45,
+    "eval_trajectories": 4,
+    "eval_max_steps": 9,
+    "hidden": (4,),
+    "log_std": -1.0,
+    "observation_clip": 0.5,
+    "delta": 0.001,
+    "damping": 0.5,
+    "cg_iterations": 2,
+    "critic_rate": 1e-2,
+    "critic_l2": 0.5,
+    "critic_epochs": 2,
+    "critic_minibatch": 20,
+}
+ELSEWHERE = {
+    "cost": "test_constraints.py",
+    "limit": "test_constraints.py",
+    "cost_gae_lambda": "test_constraints.py",
+    "episodic": "test_collect.py",
+    "backtrack": "test_trust_region.py",
+    "backtrack_tries": "test_trust_region.py",
+    "max_skipped": "below",
+    "threads": "changes speed alone: test_collect.py",
+    "workers": "changes speed alone: envs/test_workers.py",
+    "step_timeout": "envs/test_workers.py",
+}
+
+
+def test_every_setting_is_tested_here_or_elsewhere():
+    assert CHANGED.keys() | ELSEWHERE.keys() == to_flat(Settings()).keys()
+    assert not CHANGED.keys() & ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_setting_that_does_nothing_lies(name, tiny_run, tmp_path):
+    """Change each field and demand that the run changes."""
+    base = {**TINY, "eval_every": 200, "checkpoint_every": 200, "steps": 400}
+    if name == "gamma":
+        base["algorithm"] = "trpo"
+    if name == "rate":
+        base["gauge"] = "free"  # a centred critic forgets the constant that ρ̂ would add to its targets
+    first = kemeny.train(ENV, out=tmp_path / "first", **base)
+    second = kemeny.train(ENV, out=tmp_path / "second", **{**base, name: CHANGED[name]})
+    if name in ("keep_checkpoints", "checkpoint_every"):
+        assert [len(list((run.path / "checkpoints").iterdir())) for run in (first, second)] == [2, 1]
+    else:
+        assert not same_numbers(first, second)
+
+
+def test_a_run_whose_steps_keep_failing_ends_with_advice(tmp_path):
+    """A flat task: nothing to improve, ever."""
+
+    class Flat(Target):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, 0.0, *rest
+
+    with pytest.raises(RunError, match=r"skipped 2 times in a row: .*"):
+        kemeny.train(Flat, out=tmp_path / "run", max_skipped=2, critic_rate=0.0, **{**TINY, "steps": 2_000})
+
+
+def test_an_environment_that_raises_is_named_and_the_run_can_be_resumed(tmp_path):
+    """Five environments of which one breaks; what was checkpointed stays sound."""
+    settings = {**TINY, "num_envs": 1, "checkpoint_every": 200, "steps": 600, "cut": 1_000, "eval_every": 10_000}
+    with pytest.raises(RunError, match="the wheel came off"):
+        kemeny.train(functools.partial(Faulty, "raise", at=450), out=tmp_path / "run", **settings)
+    assert checkpoint.latest(tmp_path / "run").facts["steps"] == 400
+
+
+def test_metrics_are_plain_json(tiny_run):
+    for line in (tiny_run.path / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} in metrics.jsonl"))
+        assert all(isinstance(value, int | float | bool | list | None) for value in record.values())
+
+
+def test_signals_are_left_alone_outside_the_main_thread(tmp_path):
+    """kemeny.train in a thread of a notebook or server."""
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(kemeny.train(ENV, out=tmp_path / "run", **{**TINY, "steps": 200}))
+    )
+    thread.start()
+    thread.join()
+    assert results
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_place_gets_a_sentence(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(UserError, match="cannot be made"):
+        kemeny.train(ENV, out=tmp_path / "locked" / "run", **TINY)
+
+
+@pytest.mark.parametrize(
+    ("settings", "goes_round"),
+    [
+        ({"algorithm": "atrpo"}, True),
+        ({"algorithm": "trpo", "gamma": 0.7}, False),
+        ({"algorithm": "trpo", "gamma": 0.99}, True),
+    ],
+)
+def test_criteria_differ_as_they_should(settings, goes_round, tmp_path):
+    """A round of six states pays 4, leaving pays 1 at once: 0.67 against 0.5 a step, but 0.7⁵·4 < 1 now."""
+    run = kemeny.train(
+        Patience, out=tmp_path / "run", steps=30_000, num_envs=10, batch_size=1_000, hidden=(), cut=200,
+        critic_rate=0.05, delta=0.05, eval_every=30_000, eval_max_steps=60, critic_minibatch=250, gae_lambda=0.9,
+        **settings,
+    )  # fmt: skip
+    per_step = np.mean(run.evaluations[-1]["returns_60"]) / 60
+    assert per_step == pytest.approx(4 / 6 if goes_round else 1 / 2, abs=0.02)
+
+
+@pytest.mark.parametrize("algorithm", ["atrpo", "trpo"])
+def test_continuous_actions_reach_the_target(algorithm, tmp_path):
+    run = kemeny.train(
+        Target, out=tmp_path / "run", algorithm=algorithm, steps=20_000, num_envs=10, batch_size=500, hidden=(8,),
+        cut=100, eval_every=20_000, eval_max_steps=10, critic_minibatch=100, delta=0.02,
+    )  # fmt: skip
+    assert run.policy(np.ones(1))[0] == pytest.approx(0.5, abs=0.05)
