@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.envs.toys import Counter, SixValues
 
 from kemeny.envs import inspect, make_pool
 from kemeny.envs.costs import read_cost
 from kemeny.errors import RunError, UserError
+from tests.envs.toys import Counter, SixValues
 
 
 def stepped(env, costs, steps=2, **settings):

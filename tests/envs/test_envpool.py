@@ -153,11 +153,11 @@ def test_what_was_received_is_not_overwritten_later():
 
 def test_actions_are_clipped_and_left_as_they_were():
     pools = [make_pool("Humanoid-v3", 1, seed=0, threads=1) for _ in range(3)]
-    steps, sent = [], np.full((1, 17), 5.0, np.float32)
+    steps, sent = [], np.full((1, 17), 5.0)
     for pool, action in zip(pools, (sent, np.full((1, 17), 0.4), np.full((1, 17), 0.3)), strict=True):
         pool.reset(np.array([0]))
         steps.append(advance(pool, action))
-    assert same(steps[0], steps[1])  # also: 0.4 is not rounded up to float32's 0.4000000059
+    assert same(steps[0], steps[1])
     assert not np.array_equal(steps[0].observation, steps[2].observation)
     assert (sent == 5.0).all()
 
@@ -169,6 +169,15 @@ def test_one_hot_states_and_discrete_actions():
     assert step.observation.dtype == np.float32
     assert (step.observation.sum(1) == 1).all()
     assert set(step.observation.argmax(1)) <= {0, 1, 4}
+
+
+def test_a_cut_by_envpool_itself_is_no_fall(monkeypatch):
+    monkeypatch.setattr("kemeny.envs.envpool.FOREVER", 3)
+    pool = make_pool("HalfCheetah-v3", 2, seed=0, threads=1)
+    pool.reset(np.arange(2))
+    steps = [advance(pool, np.zeros((2, 6))) for _ in range(3)]
+    assert [step.truncated.tolist() for step in steps] == [[False] * 2, [False] * 2, [True] * 2]
+    assert not any(step.terminated.any() for step in steps)
 
 
 def test_no_ids_no_rows():

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.envs.toys import Counter
 
 from kemeny.envs import make_pool
 from kemeny.envs.film import FPS, make_film
 from kemeny.errors import UserError
+from tests.envs.toys import Counter
 
 ZERO = np.array([0])
 

@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.envs.toys import Counter, Spaces
 
 from kemeny.envs import Continuous, inspect, make_pool
+from kemeny.envs.spaces import understand_actions
 from kemeny.errors import UserError
+from tests.envs.toys import Counter, Spaces
 
 BOX = spaces.Box(-1, 1, (3,))
 
@@ -62,6 +63,15 @@ def test_what_envpool_has_is_refused_in_the_same_words():
 def test_integer_observations_become_floats():
     spec = inspect(partial(Spaces, spaces.Box(0, 9, (2,), np.int16), spaces.Discrete(3)))
     assert spec.observation_size == 2
+
+
+def test_bounds_are_kept_in_the_type_of_the_environment():
+    """0.4 in float32 is more than 0.4 in float64, which an environment may refuse."""
+    space = spaces.Box(-0.4, 0.4, (1,), np.float64)
+    actions = understand_actions(space, "toy")
+    clipped = actions.batch(np.array([[5.0], [-5.0]], np.float32))
+    assert clipped.tolist() == [[0.4], [-0.4]]
+    assert all(space.contains(action) for action in clipped)
 
 
 def test_inspection_tells_what_a_pool_tells():

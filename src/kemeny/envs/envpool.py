@@ -60,8 +60,6 @@ class EnvPoolPool:
     def reset(self, ids: np.ndarray) -> np.ndarray:
         """Restart these environments; their start observations, a row an id."""
         ids = self._clock.restart(ids)
-        if len(ids) == 0:  # EnvPool would wait for a batch that never comes
-            return np.zeros((0, self.spec.observation_size), dtype=np.float32)
         self._pool._reset(ids.astype(np.int32))
         return self._observations.rows(self._pool._recv()[self._columns[0]])
 
@@ -70,13 +68,11 @@ class EnvPoolPool:
         ids = self._clock.begin(ids)
         who = ids.astype(np.int32)
         self._sent = self._actions.batch(action)
-        if len(ids):
-            self._pool._send([who, who, self._sent])
+        self._pool._send([who, who, self._sent])
 
     def recv(self) -> Step:
         """Wait for the step begun; rows in the order of the ids sent."""
-        if len(self._clock.stepping()) == 0:
-            return self._nothing()
+        self._clock.stepping()  # without a step under way EnvPool would wait for ever
         state = self._pool._recv()
         raw, reward, done, cut = (state[i] for i in self._columns)
         terminated = done & ~cut
@@ -118,12 +114,6 @@ class EnvPoolPool:
                     about = {key: value[row] for key, value in info.items()}
                     costs[row, k] = call_cost(cost, observation[row], self._sent[row], float(reward[row]), about)
         return costs
-
-    def _nothing(self) -> Step:
-        none = np.zeros(0, dtype=bool)
-        self._clock.end(none, none)
-        nowhere = np.zeros((0, self.spec.observation_size), dtype=np.float32)
-        return Step(nowhere, np.zeros(0, dtype=np.float32), none, none, np.zeros((0, len(self._costs))))
 
 
 def inspect_envpool(env: str, costs: Sequence[Cost]) -> Spec:
