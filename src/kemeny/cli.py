@@ -63,6 +63,8 @@ def evaluate_command(
     trajectories: int = 10,
     max_steps: int = 10_000,
     seed: int = 0,
+    video: Path | None = None,
+    video_steps: int = 1_000,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
     """Run a trained policy without exploration and report its returns.
@@ -72,6 +74,8 @@ def evaluate_command(
         trajectories: How many, each from a start state of its own.
         max_steps: Where a trajectory stops if the agent has not fallen.
         seed: Of the start states.
+        video: Film the first trajectory into this mp4 file, too.
+        video_steps: Longest film, in steps.
         json: Print the record as JSON instead of a table.
     """
     if trajectories < 1 or max_steps < 1:
@@ -83,6 +87,11 @@ def evaluate_command(
     costs = tuple(config["settings"]["cost"])
     protocol = Protocol(trajectories, max_steps)
     result = evaluate(policy, config["env"], protocol, seed=evaluation_seed(seed, 0), costs=costs)
+    if video is not None:
+        from kemeny.video import record as film
+
+        steps = film(policy, config["env"], video, max_steps=video_steps, seed=evaluation_seed(seed, 0))
+        print(f"Filmed {steps:,} steps: {video}", file=sys.stderr)
     record = result.record()
     if json:
         print(json_format.dumps(record))
