@@ -47,6 +47,8 @@ def test_a_function_is_filmed_if_it_can_be():
     assert film.fps == 7
     with pytest.raises(UserError, match='must be made with render_mode="rgb_array"'):
         make_film(Counter, seed=0)
+    with pytest.raises(UserError, match="cannot be filmed: ZeroDivisionError"):
+        make_film(lambda: 1 / 0, seed=0)
 
 
 def test_gymnasium_films_its_own():

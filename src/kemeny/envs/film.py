@@ -62,7 +62,12 @@ def make_film(
 
     name = describe(env)
     settings = {"render_mode": "rgb_array"} if isinstance(env, str) else {}
-    pool = GymnasiumPool(env, 1, seed=seed, first=first, costs=costs, time_limit=time_limit, settings=settings)
+    try:
+        pool = GymnasiumPool(env, 1, seed=seed, first=first, costs=costs, time_limit=time_limit, settings=settings)
+    except UserError:
+        raise
+    except Exception as error:  # graphics libraries fail in many ways
+        raise UserError(f"{name} cannot be filmed: {type(error).__name__}: {error}") from error
     made = pool.env(0)
     if made.render_mode != "rgb_array":
         pool.close()
