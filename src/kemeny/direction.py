@@ -14,6 +14,7 @@ in H⁻¹: q = gᵀH⁻¹g, rᵢ = gᵀH⁻¹bᵢ, sᵢⱼ = bᵢᵀH⁻¹bⱼ. 
 
 import enum
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -44,6 +45,33 @@ class Gram(NamedTuple):
     c: Float[Array, " limit"]
     """How far each limit is exceeded now (negative: slack)."""
     delta: float
+
+
+Vector = Float[Array, " parameter"]
+Vectors = Float[Array, "limit parameter"]
+
+
+def gram(
+    product: Callable[[Vector], Vector], g: Vector, ng: Vector, b: Vectors, nb: Vectors, c: Array, delta: float
+) -> tuple[Gram, Vectors]:
+    """The problem of these gradients, from approximations ng of H⁻¹g and nb of H⁻¹b; and better ones of H⁻¹b.
+
+    Conjugate gradient stops early, so that g·nb, b·ng and ngᵀH nb differ: measured on HalfCheetah, as cosines, 0.994,
+    0.976 and 0.986, where the length of a step along the limit goes with 1/√(1 − cosine²). Here b is solved for exactly
+    in the span of all the directions, at the price of one product with H each, so that a planned step ends on its limit
+    and on the ball. ng stays as it is, so that a limit that does not bind changes nothing of TRPO's step.
+    """
+    q = g @ ng
+    if not len(b):
+        return Gram(q, jnp.zeros(0, q.dtype), jnp.zeros((0, 0), q.dtype), c, delta), nb
+    span = jnp.concatenate([ng[None], nb])
+    inner = span @ jnp.stack([product(x) for x in span]).T
+    length = jnp.sqrt(jnp.diag(inner))
+    per_length = 1 / jnp.where(length > 0, length, 1)
+    span, inner = span * per_length[:, None], inner * per_length * per_length[:, None]
+    onto = span @ b.T
+    along = jnp.linalg.pinv((inner + inner.T) / 2, rtol=BLUR * jnp.finfo(q.dtype).eps, hermitian=True) @ onto
+    return Gram(q, b @ ng, onto.T @ along, c, delta), along.T @ span
 
 
 class Plan(NamedTuple):
@@ -115,14 +143,14 @@ def _binding(p: _Unit, active: Bool[Array, " limit"]) -> _Point:
 def plan(p: Gram) -> Plan:
     """The optimum, as coefficients of H⁻¹g and H⁻¹bᵢ. The work doubles with each limit; ten are no trouble."""
     radius, size_g, size_b = jnp.sqrt(2 * p.delta), jnp.sqrt(p.q), jnp.sqrt(jnp.diag(p.s))
-    per_g, per_b = 1 / jnp.where(size_g > 0, size_g, 1), 1 / jnp.where(size_b > 0, size_b, 1)
+    per_radius, per_g, per_b = (1 / jnp.where(size > 0, size, 1) for size in (radius, size_g, size_b))
     if not p.c.size:
         return Plan(jnp.where(size_g > 0, radius * per_g, 0), jnp.zeros_like(p.c), jnp.array(Case.INACTIVE))
     unit = _Unit(
         g=jnp.where(size_g > 0, 1.0, 0.0).astype(p.q.dtype),
         cosine=p.r * per_g * per_b,
         cosines=p.s * per_b * per_b[:, None],
-        c=jnp.where(size_b > 0, p.c * per_b / radius, jnp.sign(p.c)),  # where b = 0, kept or not is all there is
+        c=jnp.where(size_b > 0, p.c * per_b * per_radius, jnp.sign(p.c)),  # where b = 0, kept or not is all there is
     )
     subsets = jnp.array(list(itertools.product([False, True], repeat=p.c.size)))
     points = jax.vmap(_binding, (None, 0))(unit, subsets)

@@ -92,6 +92,8 @@ class State(eqx.Module):
     iteration: Int[Array, ""]
     skipped_in_a_row: Int[Array, ""]
     """Updates without a policy step since the last one with it."""
+    objective: Float[Array, " signal"]
+    """J of each signal in the last batch, NaN before the first: realised changes are counted from it."""
 
 
 class Metrics(NamedTuple):
@@ -105,6 +107,7 @@ class Metrics(NamedTuple):
     kl: Float[Array, ""]
     improvement: Float[Array, ""]
     predicted_improvement: Float[Array, ""]
+    realised_improvement: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     entropy: Float[Array, ""]
     advantage_std: Float[Array, ""]
@@ -122,6 +125,7 @@ class ConstraintMetrics(NamedTuple):
     violation: Float[Array, " cost"]
     predicted_cost_change: Float[Array, " cost"]
     surrogate_cost_change: Float[Array, " cost"]
+    realised_cost_change: Float[Array, " cost"]
     case: Int[Array, ""]
     q: Float[Array, ""]
     r: Float[Array, " cost"]
@@ -155,6 +159,7 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
         key=key,
         iteration=jnp.zeros((), jnp.int32),
         skipped_in_a_row=jnp.zeros((), jnp.int32),
+        objective=jnp.full(len(critics), jnp.nan, jnp.float32),
     )
 
 
@@ -179,6 +184,8 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
         for critic, optimizer, signal in zip(state.critics, state.optimizers, estimates, strict=True)
     ]
     critics, optimizers, losses, critic_skipped = zip(*fits, strict=True)
+    objective = jnp.stack([signal.objective for signal in estimates])
+    realised = objective - state.objective
 
     state = State(
         policy=policy,
@@ -188,6 +195,7 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
         key=key,
         iteration=state.iteration + 1,
         skipped_in_a_row=skipped,
+        objective=objective,
     )
     metrics = Metrics(
         rate=reward.rate,
@@ -198,6 +206,7 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
         kl=step.kl,
         improvement=step.improvement,
         predicted_improvement=step.predicted_improvement,
+        realised_improvement=realised[0],
         gradient_norm=step.gradient_norm,
         entropy=step.entropy,
         advantage_std=reward.advantage.std(),
@@ -205,7 +214,7 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
         explained_variance=1 - jnp.var(reward.target - reward.value) / jnp.var(reward.target),
         critic_loss=losses[0],
         critic_skipped=jnp.stack(critic_skipped).any(),
-        constraint=_diagnosis(step, costs, losses[1:]) if costs else None,
+        constraint=_diagnosis(step, costs, realised[1:], losses[1:]) if costs else None,
     )
     return state, metrics
 
@@ -269,6 +278,8 @@ class _Step(NamedTuple):
     surrogate_cost_change: Float[Array, " cost"]
     gram: direction.Gram
     plan: direction.Plan
+    unit: Float[Array, ""]
+    """What 1 of the normalised advantage is worth in the units of J."""
 
 
 def _improve(
@@ -303,20 +314,14 @@ def _improve(
         return trust_region.conjugate_gradient(product, direction_, region.cg_iterations)
 
     g = gradient(advantage)
-    b = [gradient(of) for of in cost_advantages]
+    b = jnp.array([gradient(of) for of in cost_advantages]).reshape(len(costs), theta.size)
     ng, least = natural(g)
     solved = [natural(b_i) for b_i in b]
-    nb = [x_i for x_i, _ in solved]
     least = functools.reduce(jnp.minimum, [curvature for _, curvature in solved], least)
-    gram = direction.Gram(
-        q=g @ ng,
-        r=jnp.array([g @ nb_i for nb_i in nb]),
-        s=jnp.array([[b_i @ nb_j for nb_j in nb] for b_i in b]).reshape(len(b), len(b)),
-        c=violation,
-        delta=region.delta,
-    )
+    nb = jnp.array([nb_i for nb_i, _ in solved]).reshape(b.shape)
+    gram, nb = direction.gram(product, g, ng, b, nb, violation, region.delta)
     plan = direction.plan(gram)
-    step = plan.along_g * ng + sum((plan.along_b[i] * nb_i for i, nb_i in enumerate(nb)), jnp.zeros_like(g))
+    step = plan.along_g * ng + plan.along_b @ nb
 
     def cost_change(there):
         return jnp.array([surrogate(there, action, log_prob, of) for of in cost_advantages])
@@ -349,10 +354,11 @@ def _improve(
         gradient_norm=jnp.linalg.norm(g),
         entropy=after.entropy(),
         violation=violation,
-        predicted_cost_change=jnp.array([b_i @ step for b_i in b]),
+        predicted_cost_change=b @ step,
         surrogate_cost_change=jnp.where(accepted, cost_change(after), 0),
         gram=gram,
         plan=plan,
+        unit=spread * slope,
     )
 
 
@@ -394,17 +400,24 @@ def _refit(
     return keep(critic, fitted), keep(optimizer, moved), losses[-1].mean(), broken
 
 
-def _diagnosis(step: _Step, costs: list[Estimate], losses: tuple[Array, ...]) -> ConstraintMetrics:
+def _diagnosis(
+    step: _Step, costs: list[Estimate], realised: Float[Array, " cost"], losses: tuple[Array, ...]
+) -> ConstraintMetrics:
+    """In the units of reward and cost; the multipliers are NaN where recovery has none."""
+    gram, plan, unit = step.gram, step.plan, step.unit
+    bound = plan.along_g > 0
+    multiplier_kl = jnp.where(bound, unit / jnp.where(bound, plan.along_g, 1), jnp.nan)
     return ConstraintMetrics(
         cost=jnp.array([cost.objective for cost in costs]),
         violation=step.violation,
         predicted_cost_change=step.predicted_cost_change,
         surrogate_cost_change=step.surrogate_cost_change,
-        case=step.plan.case,
-        q=step.gram.q,
-        r=step.gram.r,
-        s=jnp.diag(step.gram.s),
-        multiplier_kl=1 / step.plan.along_g,
-        multiplier_cost=-step.plan.along_b / step.plan.along_g,
+        realised_cost_change=realised,
+        case=plan.case,
+        q=gram.q * unit**2,
+        r=gram.r * unit,
+        s=jnp.diag(gram.s),
+        multiplier_kl=multiplier_kl,
+        multiplier_cost=(0 - plan.along_b) * multiplier_kl,
         cost_critic_loss=jnp.array(losses),
     )
