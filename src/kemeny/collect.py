@@ -243,10 +243,11 @@ class Collector:
 
     def _allocate(self) -> Rollout:
         rows, size = (self.horizon, self.num_envs), self.spec.observation_size
-        discrete = isinstance(self.spec.action, Discrete)
+        kind = self.spec.action
+        action = np.empty(rows, np.int32) if isinstance(kind, Discrete) else np.empty((*rows, kind.size), F32)
         return Rollout(
             observation=np.empty((*rows, size), F32),
-            action=np.empty(rows, np.int32) if discrete else np.empty((*rows, self.spec.action.size), F32),
+            action=action,
             signal=np.empty((*rows, 1 + self.costs), F32),
             next_observation=np.empty((*rows, size), F32),
             terminal=np.zeros(rows, bool),

@@ -1,10 +1,11 @@
 """A batch of experience: what the collector hands to the learner."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float, Num, Shaped
 
-from kemeny.criterion import Array
+Array = Any
+"""NumPy while it is collected, JAX while it is learnt from."""
 
 
 class Rollout(NamedTuple):

@@ -28,7 +28,7 @@ from kemeny.acting import Policy, load_policy
 from kemeny.errors import RunError, UserError
 
 CONFIG, METRICS, EVALUATIONS = "config.json", "metrics.jsonl", "evaluations.jsonl"
-LOGS = (METRICS, EVALUATIONS)
+LOGS: tuple[str, ...] = (METRICS, EVALUATIONS)
 RECORDED_VERSIONS = ("kemeny", "jax", "jaxlib", "equinox", "optax", "numpy", "envpool", "gymnasium", "mujoco")
 
 
@@ -154,15 +154,17 @@ class _TensorBoard:
         self._writer = EventFileWriter(str(path))
 
     def add(self, record: Mapping[str, Any], group: str) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        # protobuf makes these names at run time, where no type checker sees them
+        make_event, summary = getattr(event_pb2, "Event"), getattr(summary_pb2, "Summary")  # noqa: B009
 
         values = [
-            Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
+            summary.Value(tag=f"{group}/{name}", simple_value=float(value))
             for name, value in record.items()
             if isinstance(value, int | float) and name != "steps"
         ]
-        event = Event(wall_time=time.time(), step=int(record["steps"]), summary=Summary(value=values))
+        event = make_event(wall_time=time.time(), step=int(record["steps"]), summary=summary(value=values))
         self._writer.add_event(event)
 
     def close(self) -> None:

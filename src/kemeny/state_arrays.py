@@ -28,9 +28,7 @@ def from_arrays(template: State, saved: checkpoint.Checkpoint) -> State:
                 f"and should have shape {expected.shape} and type {expected.dtype}."
             )
         array = jax.numpy.asarray(found)
-        leaves.append(
-            jax.random.wrap_key_data(array) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
-        )
+        leaves.append(jax.random.wrap_key_data(array) if _is_key(leaf) else array)
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
@@ -40,7 +38,11 @@ def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _raw(leaf: jax.Array) -> jax.Array:
-    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def acting_arrays(state: State, spec: Spec) -> dict[str, np.ndarray]:

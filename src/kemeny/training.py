@@ -17,7 +17,7 @@ from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
 from kemeny.evaluation import evaluate, evaluation_seed
 from kemeny.progress import Progress, silent
-from kemeny.run import Logs, Run, plain, surroundings
+from kemeny.run import LOGS, Logs, Run, plain, surroundings
 from kemeny.settings import Settings, from_flat, to_flat
 from kemeny.state_arrays import acting_arrays, bounds, from_arrays, to_arrays
 from kemeny.trust_region import Outcome
@@ -44,7 +44,8 @@ def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Pr
     if out is None:
         out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
     config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
-    run = Run.create(Path(out), {**config, "settings": to_flat(settings), **surroundings()})
+    named = {**to_flat(settings), "cost": [cost_name(cost) for cost in settings.cost]}
+    run = Run.create(Path(out), {**config, "settings": named, **surroundings()})
     return _train(run, env, settings, None, progress)
 
 
@@ -87,7 +88,7 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
         snapshot=None if saved is None else _under("collector", saved.arrays),
     )
     state = learner.init(learning, collector.spec, jax.random.key(settings.seed))
-    iteration, seconds, sizes = 0, 0.0, dict.fromkeys(("metrics.jsonl", "evaluations.jsonl"), 0)
+    iteration, seconds, sizes = 0, 0.0, dict.fromkeys(LOGS, 0)
     if saved is not None:
         state = from_arrays(state, saved)
         iteration, seconds, sizes = saved.facts["iteration"], saved.facts["seconds"], saved.facts["log_sizes"]
