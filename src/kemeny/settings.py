@@ -6,6 +6,7 @@ names are flat.
 
 import dataclasses
 import difflib
+import math
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
@@ -48,7 +49,8 @@ class Settings:
     gauge: Literal["centred", "free"] = "centred"
     """Keep the average criterion's critic centred, or let its free constant drift."""
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A cost to limit: `speed`, `cost`, or any key of the environment's info; repeatable, one --limit each."""
+    """A cost to limit: `speed`, `cost`, or any key of the environment's info (in Python also a function);
+    repeatable, one --limit each."""
     limit: Annotated[tuple[float, ...], tyro.conf.UseAppendAction] = ()
     """Upper limit of the cost: per step for acpo, discounted sum for cpo; repeatable."""
     max_skipped: int = 50
@@ -119,12 +121,15 @@ class Settings:
     def _check_limits(self, constrained: bool) -> None:
         costs, limits = len(self.cost), len(self.limit)
         if constrained and not costs:
-            raise UserError(f"{self.algorithm} needs a cost to limit: add --cost NAME --limit L.")
+            raise UserError(f"{self.algorithm} needs a cost to limit: give both --cost NAME and --limit L.")
         if not constrained and (costs or limits):
             other = {"atrpo": "acpo", "trpo": "cpo"}[self.algorithm]
             raise UserError(f"{self.algorithm} has no cost limits; use --algorithm {other}.")
         if costs != limits:
             raise UserError(f"Each cost needs one limit: there are {costs} --cost and {limits} --limit.")
+        for cost, limit in zip(self.cost, self.limit, strict=True):
+            if not math.isfinite(limit):
+                raise UserError(f"The limit of {cost_name(cost)} is {limit}; it must be a finite number.")
 
     def _check_numbers(self) -> None:
         if self.batch_size % self.num_envs:
@@ -171,6 +176,13 @@ LEAST: dict[str, float] = {
 }
 
 
+def cost_name(cost: Any) -> str:
+    """What a cost is called in messages and in config.json; a function's name ends in ()."""
+    return (
+        cost if isinstance(cost, str) else f"{cost.__module__}:{getattr(cost, '__qualname__', type(cost).__name__)}()"
+    )
+
+
 def to_flat(settings: Any) -> dict[str, Any]:
     """Every setting by its flat name."""
     flat: dict[str, Any] = {}
@@ -200,5 +212,7 @@ def _build(default: Any, flat: dict[str, Any]) -> Any:
             changes[field.name] = _build(value, flat)
         elif field.name in flat:
             given = flat[field.name]
-            changes[field.name] = tuple(given) if isinstance(given, list) else given
+            if isinstance(value, tuple):  # in Python one cost, limit or layer need not be put into a tuple
+                given = tuple(given) if isinstance(given, list | tuple) else (given,)
+            changes[field.name] = given
     return dataclasses.replace(default, **changes)

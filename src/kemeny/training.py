@@ -13,14 +13,18 @@ import numpy as np
 from kemeny import checkpoint, learner
 from kemeny.acting import Policy
 from kemeny.collect import Collector
+from kemeny.direction import Case
 from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
 from kemeny.evaluation import evaluate, evaluation_seed
 from kemeny.progress import Progress, silent
 from kemeny.run import LOGS, Logs, Run, plain, surroundings
-from kemeny.settings import Settings, from_flat, to_flat
+from kemeny.settings import Settings, cost_name, from_flat, to_flat
 from kemeny.state_arrays import acting_arrays, bounds, from_arrays, to_arrays
 from kemeny.trust_region import Outcome
+
+RECOVERIES_BEFORE_A_WORD = 50
+"""Steps in a row that only reduced cost, after which the user is told."""
 
 
 class Interrupted(RunError):
@@ -49,10 +53,11 @@ def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Pr
     return _train(run, env, settings, None, progress)
 
 
-def resume(path: str | Path, *, env: EnvLike | None = None, progress: Progress = silent) -> Run:
+def resume(path: str | Path, *, env: EnvLike | None = None, cost: Any = None, progress: Progress = silent) -> Run:
     """Go on with a stopped or killed run exactly where its newest sound checkpoint left it.
 
-    A run whose environment came from a function needs that function again as `env`.
+    A run whose environment came from a function needs that function again as `env`; one with costs that are functions
+    needs its costs again as `cost`.
     """
     run = Run.open(path)
     config = run.config
@@ -61,7 +66,12 @@ def resume(path: str | Path, *, env: EnvLike | None = None, progress: Progress =
             raise UserError(f"{path} was trained on the function {config['env']}: pass it as kemeny.resume(…, env=…).")
         env = config["env"]
     assert env is not None
-    settings = from_flat(config["settings"])
+    settings = from_flat(config["settings"] if cost is None else {**config["settings"], "cost": cost})
+    names = [cost_name(given) for given in settings.cost]
+    if names != config["settings"]["cost"]:
+        raise UserError(f"{path} was trained with the costs {config['settings']['cost']}, not {names}.")
+    if any(isinstance(given, str) and given.endswith("()") for given in settings.cost):
+        raise UserError(f"{path} was trained with the costs {names}: pass them as kemeny.resume(…, cost=…).")
     try:
         saved = checkpoint.latest(run.path, progress.say)
     except UserError:
@@ -93,6 +103,7 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
         state = from_arrays(state, saved)
         iteration, seconds, sizes = saved.facts["iteration"], saved.facts["seconds"], saved.facts["log_sizes"]
     logs = Logs(run, sizes)
+    limits = _LimitsOutOfReach(settings, run.metrics if settings.limit else [])
     began = time.monotonic() - seconds
     try:
         with (
@@ -109,6 +120,8 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
                 logs.metrics({**record, "falls": collector.falls - falls, "seconds": time.monotonic() - began})
                 shown.iteration(steps, record)
                 _give_up_if_stuck(settings, record, run)
+                if limits.see(record):
+                    progress.say(limits.message)
                 last = iteration == settings.iterations
                 if last or _due(steps, settings.eval_every, settings.batch_size):
                     policy = Policy(acting_arrays(state, collector.spec))
@@ -154,6 +167,38 @@ def _give_up_if_stuck(settings: Settings, record: dict[str, Any], run: Run) -> N
         raise RunError(
             f"The policy step was skipped {record['skipped_in_a_row']} times in a row: {outcome.advice}. "
             f"The last good checkpoint is in {run.path / checkpoint.FOLDER}."
+        )
+
+
+class _LimitsOutOfReach:
+    """Notices when step after step can only reduce cost: perhaps no policy keeps the limits."""
+
+    def __init__(self, settings: Settings, past: list[dict[str, Any]]) -> None:
+        self.names = [cost_name(cost) for cost in settings.cost]
+        self.limits = settings.limit
+        self.in_a_row = 0
+        self.lowest = np.full(len(self.limits), np.inf)
+        for record in past:
+            self.see(record)
+
+    def see(self, record: dict[str, Any]) -> bool:
+        """Whether this iteration is the one to say something at."""
+        if not self.names:
+            return False
+        self.lowest = np.fmin(self.lowest, np.array(record["cost"], float))
+        self.in_a_row = self.in_a_row + 1 if record["case"] == Case.RECOVERY else 0
+        return self.in_a_row == RECOVERIES_BEFORE_A_WORD
+
+    @property
+    def message(self) -> str:
+        """One sentence, and what to do."""
+        reached = ", ".join(
+            f"{name} {low:.4g} (limit {limit:g})"
+            for name, low, limit in zip(self.names, self.lowest, self.limits, strict=True)
+        )
+        return (
+            f"For {self.in_a_row} iterations no step could keep the limits, only reduce cost; the lowest so far: "
+            f"{reached}. Training goes on; if cost no longer falls, perhaps no policy can keep the limit: raise it."
         )
 
 
