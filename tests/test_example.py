@@ -27,13 +27,6 @@ TIME, ENVS, OBSERVATION, ACTION = 40, 6, 5, 3
 UPDATES = 4
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _promote_types():
-    """The tutorial and optax lean on JAX's ordinary type promotion."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 @pytest.fixture(scope="module")
 def example():
     path = Path(__file__).parents[1] / "examples" / "atrpo_in_one_file.py"
