@@ -39,7 +39,7 @@ class Config:
     num_envs: int = 20  # B
     batch_size: int = 5_000  # n = T·B
     cut: int = 5_000  # steps after which a trajectory starts afresh (Algorithm 2's N)
-    reset_cost: float = 100.0  # what a fall costs (§5.2)
+    reset_cost: float = 100.0  # what a fall costs (§6.2)
     lam: float = 0.95  # λ of the advantage estimator
     delta: float = 0.01  # δ, the most KL divergence of a policy step
     damping: float = 0.01  # added to the diagonal of the Fisher matrix
@@ -317,7 +317,7 @@ class Actors:
 
 
 def collect(config: Config, state: State, actors: Actors) -> Rollout:
-    """T steps of every environment; nobody waits for an end, for there is none (§5.2).
+    """T steps of every environment; nobody waits for an end, for there is none (§6.2).
 
     A fall costs `reset_cost` and leads to a start state: an ordinary transition of the continuing task. After `cut`
     steps a trajectory is cut and starts afresh. That is not an event of the task, so the value of the state that was
@@ -352,7 +352,7 @@ def collect(config: Config, state: State, actors: Actors) -> Rollout:
 
 
 def evaluate(config: Config, state: State, trajectories: int = 10, max_steps: int = 1_000) -> np.ndarray:
-    """Undiscounted returns of the mean action until a fall or `max_steps`, no reset cost, other seeds (§5.1)."""
+    """Undiscounted returns of the mean action until a fall or `max_steps`, no reset cost, other seeds (§6.1)."""
     env = gymnasium.make(config.env, max_episode_steps=-1)
     assert isinstance(env.action_space, gymnasium.spaces.Box)
     returns = np.zeros(trajectories)

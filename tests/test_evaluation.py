@@ -1,4 +1,4 @@
-"""The protocol of §5.1, on walks whose returns are known."""
+"""The protocol of §6.1, on walks whose returns are known."""
 
 import functools
 

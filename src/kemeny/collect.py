@@ -24,7 +24,7 @@ NOISE_STREAM = 1
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a fall means, and how long a trajectory is (§5.2)."""
+    """What a fall means, and how long a trajectory is (§6.2)."""
 
     episodic: bool = False
     """End an episode at a fall or at the environment's time limit, instead of restarting at a cost and going on."""

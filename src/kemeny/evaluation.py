@@ -1,4 +1,4 @@
-"""The paper's evaluation protocol (§5.1): undiscounted returns of the mean action, from start states of its own.
+"""The paper's evaluation protocol (§6.1): undiscounted returns of the mean action, from start states of its own.
 
 One set of trajectories serves every horizon: the return at 1,000 steps is a prefix of that at 10,000.
 """
@@ -12,7 +12,7 @@ from kemeny.acting import Policy
 from kemeny.envs.pool import EnvLike, make_pool, seed_of
 
 HORIZONS = (1_000, 10_000)
-"""Steps at which returns are reported (§5.1)."""
+"""Steps at which returns are reported (§6.1)."""
 EVALUATION_STREAM = 2**20
 """Keeps evaluation seeds apart from those of training environments, which count up from 0."""
 
