@@ -45,11 +45,6 @@ def upper_bound(p: White, nu: np.ndarray) -> float:
     return float(np.linalg.norm(p.g - p.B.T @ nu) - nu @ p.c)
 
 
-def nonnegative_combination(p: White) -> np.ndarray:
-    """The ν ≥ 0 for which Bᵀν comes nearest to g: optimal where the ball does not bind."""
-    return nnls(p.B.T, p.g, maxiter=1000)[0]
-
-
 def dual(p: White) -> float:
     """The least upper bound, by a general-purpose solver from several starts."""
     size = np.linalg.norm(p.g)

@@ -75,11 +75,15 @@ def gram(
 
 
 class Plan(NamedTuple):
-    """x = along_g · H⁻¹g + Σᵢ along_b[i] · H⁻¹bᵢ; the multipliers are λ = 1/along_g and ν = −along_b/along_g."""
+    """x = along_g · H⁻¹g + Σᵢ along_b[i] · H⁻¹bᵢ, and the multipliers of the problem; recovery has none (NaN)."""
 
     along_g: Float[Array, ""]
     along_b: Float[Array, " limit"]
     case: Int[Array, ""]
+    lam: Float[Array, ""]
+    """λ of the trust region, 1/along_g; 0 where the best point is not on its edge."""
+    nu: Float[Array, " limit"]
+    """ν of each limit, −along_b/along_g; where λ = 0, the combination of b that g is."""
 
 
 class _Unit(NamedTuple):
@@ -95,6 +99,7 @@ class _Unit(NamedTuple):
 class _Point(NamedTuple):
     reach: Float[Array, ""]
     along_b: Float[Array, " limit"]
+    nu: Float[Array, " limit"]
     gain: Float[Array, ""]
     excess: Float[Array, ""]
     """By how much the worst limit is broken; infinite if there is no such point in the ball."""
@@ -131,6 +136,7 @@ def _binding(p: _Unit, active: Bool[Array, " limit"]) -> _Point:
     return _Point(
         reach=reach,
         along_b=along_b,
+        nu=0 - along_limit - jnp.where(movable, to_limit / jnp.where(reach > 0, reach, 1), 0),
         gain=reach * p.g + p.cosine @ along_b,
         excess=excess(reach, along_b, independent & (distance <= 1)),
         terms=1 + reach + jnp.abs(along_b).sum(),
@@ -145,7 +151,8 @@ def plan(p: Gram) -> Plan:
     radius, size_g, size_b = jnp.sqrt(2 * p.delta), jnp.sqrt(p.q), jnp.sqrt(jnp.diag(p.s))
     per_radius, per_g, per_b = (1 / jnp.where(size > 0, size, 1) for size in (radius, size_g, size_b))
     if not p.c.size:
-        return Plan(jnp.where(size_g > 0, radius * per_g, 0), jnp.zeros_like(p.c), jnp.array(Case.INACTIVE))
+        along_g = jnp.where(size_g > 0, radius * per_g, 0)
+        return Plan(along_g, p.c, jnp.array(Case.INACTIVE), size_g * per_radius, p.c)
     unit = _Unit(
         g=jnp.where(size_g > 0, 1.0, 0.0).astype(p.q.dtype),
         cosine=p.r * per_g * per_b,
@@ -171,8 +178,12 @@ def plan(p: Gram) -> Plan:
     recovery = toward / jnp.where(length > 0, length, 1)
 
     binds = subsets[best].any()
+    reach = points.reach[best]
+    on_edge = reach > 0
     return Plan(
-        along_g=jnp.where(possible, points.reach[best], 0) * radius * per_g,
+        along_g=jnp.where(possible, reach, 0) * radius * per_g,
         along_b=jnp.where(possible, points.along_b[best], recovery) * radius * per_b,
         case=jnp.where(possible, jnp.where(binds, Case.ACTIVE, Case.INACTIVE), Case.RECOVERY),
+        lam=jnp.where(possible, jnp.where(on_edge, size_g * per_radius / jnp.where(on_edge, reach, 1), 0), jnp.nan),
+        nu=jnp.where(possible, points.nu[best] * size_g * per_b, jnp.nan),
     )

@@ -234,7 +234,7 @@ def estimate(learner: Learner, state: State, rollout: Rollout) -> list[Estimate]
     x = state.normalizer(rollout.observation)
     next_x = state.normalizer(rollout.next_observation)
     start_x = state.normalizer(rollout.start_observation)
-    trace = jnp.where(rollout.terminal | rollout.cut, 0.0, 1.0)
+    trace = jnp.where(jnp.logical_or(rollout.terminal, rollout.cut), 0.0, 1.0)
     estimates = []
     for signal, critic in enumerate(state.critics):
         observed, value = rollout.signal[..., signal], critic(x)
@@ -405,8 +405,6 @@ def _diagnosis(
 ) -> ConstraintMetrics:
     """In the units of reward and cost; the multipliers are NaN where recovery has none."""
     gram, plan, unit = step.gram, step.plan, step.unit
-    bound = plan.along_g > 0
-    multiplier_kl = jnp.where(bound, unit / jnp.where(bound, plan.along_g, 1), jnp.nan)
     return ConstraintMetrics(
         cost=jnp.array([cost.objective for cost in costs]),
         violation=step.violation,
@@ -417,7 +415,7 @@ def _diagnosis(
         q=gram.q * unit**2,
         r=gram.r * unit,
         s=jnp.diag(gram.s),
-        multiplier_kl=multiplier_kl,
-        multiplier_cost=(0 - plan.along_b) * multiplier_kl,
+        multiplier_kl=plan.lam * unit,
+        multiplier_cost=plan.nu * unit,
         cost_critic_loss=jnp.array(losses),
     )
