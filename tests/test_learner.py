@@ -101,6 +101,16 @@ def test_negative_curvature_and_failed_searches_are_named_and_change_nothing():
         assert not np.array_equal(flat(after.critics), flat(state.critics))  # the critic still learns
 
 
+@pytest.mark.parametrize("damping", [-0.1, -1.0])
+def test_the_entropy_is_that_of_the_policy_that_was_kept(damping):
+    """Also where the search found an acceptable point that negative curvature forbids."""
+    learning = dataclasses.replace(SMALL, region=TrustRegion(damping=damping))
+    state = begin(learning)
+    after, metrics = update(learning, state, random_batch(BOX))
+    assert metrics.outcome == Outcome.CURVATURE
+    np.testing.assert_array_equal(metrics.entropy, after.policy(jnp.zeros((1, BOX.observation_size))).entropy())
+
+
 def test_nothing_to_learn_is_flat():
     """Every action as good as every other: no gradient, no step, and no division by zero."""
     batch = random_batch(BOX, signal=np.zeros((20, 5, 1)))

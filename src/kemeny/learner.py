@@ -344,8 +344,9 @@ def _improve(
         Outcome.ACCEPTED,
     )
     accepted = outcome == Outcome.ACCEPTED
-    after = distribution(search.theta)
-    return unravel(jnp.where(accepted, search.theta, theta)), _Step(
+    kept = jnp.where(accepted, search.theta, theta)
+    after = distribution(kept)
+    return unravel(kept), _Step(
         outcome=outcome,
         tries=search.tries,
         kl=jnp.where(accepted, search.candidate.kl, 0),
