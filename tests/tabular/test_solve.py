@@ -151,8 +151,8 @@ def test_gain_bounds_hold_before_convergence():
 
 
 def test_large_sparse_model_by_krylov():
-    """6,000 states: above the size where policies are evaluated by a Krylov method."""
-    mdp = zoo.garnet(6000, 3, 4, sparse=True)
+    """2,500 states: above the size where policies are evaluated by a Krylov method."""
+    mdp = zoo.garnet(2500, 3, 4, sparse=True)
     best, swept = solve.policy_iteration(mdp), solve.modified_policy_iteration(mdp, tolerance=1e-9)
     assert best.gain == pytest.approx(swept.gain, abs=2e-9)
     assert best.gain_bounds[1] - best.gain_bounds[0] < 1e-8

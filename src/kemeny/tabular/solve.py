@@ -37,6 +37,9 @@ TIE = 1e-12
 LOOSE = 1e-2
 """Residual of an early evaluation, relative to the reward, where the policy is far from optimal anyway."""
 
+FORCING = 0.1
+"""Residual of the next evaluation, relative to how far the optimality equation is from holding now."""
+
 
 def backup(mdp: MDP, h: np.ndarray) -> np.ndarray:
     """max_a [r + P·h], action by action, so that nothing of the size S × A is made."""
@@ -85,9 +88,10 @@ def policy_iteration(mdp: MDP, initial: Any = None, tolerance: float = 1e-9, max
         if np.array_equal(improved, policy):
             if high - low <= goal or evaluator.is_exact:
                 return Solution("policy iteration", gain, h, policy, iteration, (low, high))
-            evaluator.tighten(0.0)
+            # With the greedy policy unchanged the span is twice the residual, so this evaluation is the last.
+            evaluator.tighten(FORCING * goal)
         else:
-            evaluator.tighten(0.01 * (high - low))
+            evaluator.tighten(FORCING * (high - low))
         policy = improved
     raise UserError(f"Policy iteration has not settled after {max_iterations} iterations; raise max_iterations.")
 
@@ -122,7 +126,7 @@ class Evaluator:
         return gain, self.bias
 
     def tighten(self, residual: float) -> None:
-        """Ask for a smaller residual from now on; 0 for the smallest there is."""
+        """Ask for a residual no larger than this from now on."""
         scale = max(float(np.abs(self.mdp.rewards).max()), 1e-300)
         self.tolerance = max(KRYLOV_TOLERANCE, min(self.tolerance, residual / scale))
 
@@ -152,7 +156,7 @@ def relative_value_iteration(
 
 
 def modified_policy_iteration(
-    mdp: MDP, tolerance: float = 1e-8, sweeps: int = 100, step: float = 0.95, max_iterations: int = 100_000
+    mdp: MDP, tolerance: float = 1e-8, sweeps: int = 50, step: float = 0.95, max_iterations: int = 100_000
 ) -> Solution:
     """Improve over all actions, then sweep over the policy's own transitions alone (Puterman & Shin 1978).
 
@@ -162,6 +166,7 @@ def modified_policy_iteration(
     check_step(step)
     h = np.zeros(mdp.n_states)
     states, low, high = np.arange(mdp.n_states), -np.inf, np.inf
+    swept, P, reward = np.empty(0), mdp.by_action[0], mdp.rewards_by_action[0]
     for iteration in range(1, max_iterations + 1):
         policy, best = greedy(mdp, h)
         rise = best - h
@@ -169,9 +174,10 @@ def modified_policy_iteration(
         if high - low <= tolerance:
             return Solution("modified policy iteration", (low + high) / 2, h, policy, iteration, (low, high))
         h += step * rise
-        chain, reward = mdp.chain(policy), mdp.rewards[states, policy]
+        if not np.array_equal(policy, swept):
+            swept, P, reward = policy, mdp.chain(policy).P, mdp.rewards[states, policy]
         for _ in range(sweeps):
-            inner = chain.P @ h
+            inner = P @ h
             inner += reward
             inner -= h
             h += step * inner

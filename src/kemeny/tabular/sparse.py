@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
+from scipy.sparse import csgraph
 
 from kemeny.errors import UserError
 from kemeny.tabular.structure import find_classes
@@ -20,11 +21,20 @@ from kemeny.tabular.structure import find_classes
 KRYLOV_TOLERANCE = 1e-13
 """Residual at which a Krylov solve stops, relative to its right-hand side."""
 
+ROUNDING = 1e-11
+"""Residual, relative to the right-hand side, that counts as solved if further rounds do not shrink it."""
+
+HEADWAY = 0.5
+"""A round of some hundred products that does not halve the residual is a stall: ten digits would take thousands."""
+
+LARGEST_FILL = 10**9
+"""Entries that a factorisation may have at most (8 GB), by the bandwidth of its reordered matrix."""
+
 ACCEPTED = 1e-9
 """Largest residual, relative to the right-hand side, of a solve that is handed out at all."""
 
-DIRECT_FIRST = 5000
-"""Up to this many states a factorisation is affordable whatever its fill (n² floats: 200 MB)."""
+DIRECT_FIRST = 1500
+"""Up to this many states a factorisation is affordable whatever its fill (n² floats: 18 MB)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +74,8 @@ class SparseChain:
     def factor(self) -> spla.SuperLU:
         """LU of I − P without the row and column of the ground state: an M-matrix, whose pivots need no search."""
         inner = self.P[self.others][:, self.others]
+        if self.n > 10 * DIRECT_FIRST:
+            refuse_large_fill(inner)
         matrix = sp.csc_array(sp.eye_array(self.n - 1) - inner)
         return spla.splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
 
@@ -169,6 +181,19 @@ class SparseChain:
         return TraceEstimate(float(1 + known + samples.mean()), float(error), probes)
 
 
+def refuse_large_fill(matrix: sp.csr_array) -> None:
+    """Say so before a factorisation fills the memory: its factors lie within the bandwidth of a good ordering."""
+    order = csgraph.reverse_cuthill_mckee(matrix)
+    place = np.argsort(order)
+    rows = np.repeat(np.arange(len(place)), np.diff(matrix.indptr))
+    bandwidth = int(np.abs(place[rows] - place[matrix.indices]).max(initial=0))
+    if bandwidth * len(place) > LARGEST_FILL:
+        raise UserError(
+            f"The chain of {len(place) + 1:,} states mixes too slowly for a Krylov method and is too entangled for a "
+            "factorisation; for the best policy use modified_policy_iteration, which needs neither."
+        )
+
+
 def linear_operator(n: int, apply: Callable[[np.ndarray], np.ndarray]) -> Any:
     """A function as SciPy's Krylov methods want it."""
     make: Any = spla.LinearOperator
@@ -176,26 +201,37 @@ def linear_operator(n: int, apply: Callable[[np.ndarray], np.ndarray]) -> Any:
 
 
 def krylov(
-    apply, right: np.ndarray, guess: np.ndarray | None, tolerance: float = KRYLOV_TOLERANCE
+    apply: Callable[[np.ndarray], np.ndarray],
+    right: np.ndarray,
+    guess: np.ndarray | None,
+    tolerance: float = KRYLOV_TOLERANCE,
 ) -> np.ndarray | None:
-    """Solve apply(x) = right by restarted GMRES, refined until the residual stops falling; None where it stalls."""
-    n = len(right)
+    """Solve apply(x) = right to a residual of tolerance · max|right|, or as well as rounding allows; None if it stalls.
+
+    BiCGSTAB needs no memory of past directions and was five times as fast as GMRES on queues of 10⁵ states; GMRES takes
+    over where it makes no headway. Each round solves for what is left, which keeps rounding out of the result.
+    """
     scale = float(np.abs(right).max())
     if scale == 0:
-        return np.zeros(n)
-    operator = linear_operator(n, apply)
-    x = np.zeros(n) if guess is None else guess.copy()
+        return np.zeros(len(right))
+    operator = linear_operator(len(right), apply)
+    x = np.zeros(len(right)) if guess is None else guess.copy()
     residual = right - apply(x)
     size = float(np.abs(residual).max())
+    methods = [
+        lambda rest, enough: spla.bicgstab(operator, rest, rtol=enough, atol=0.0, maxiter=200)[0],
+        lambda rest, enough: spla.gmres(operator, rest, rtol=enough, atol=0.0, restart=30, maxiter=4)[0],
+    ]
     while size > tolerance * scale:
-        enough = max(1e-6, 0.3 * tolerance * scale / size)
-        correction, _ = spla.gmres(operator, residual, rtol=enough, atol=0.0, restart=40, maxiter=3)
-        attempt = x + correction
-        residual = right - apply(attempt)
-        shrunk = float(np.abs(residual).max())
-        if shrunk > tolerance * scale and not shrunk < 0.1 * size:
-            # Rounding, if the residual is small already; otherwise the chain mixes too slowly for this method.
-            best, size = (attempt, shrunk) if shrunk < size else (x, size)
-            return best if size <= ACCEPTED * 1e-2 * scale else None
-        x, size = attempt, shrunk
+        attempt = x + methods[0](residual, max(1e-6, 0.3 * tolerance * scale / size))
+        rest = right - apply(attempt)
+        shrunk = float(np.abs(rest).max())
+        if shrunk < HEADWAY * size or shrunk <= tolerance * scale:
+            x, residual, size = attempt, rest, shrunk
+        elif size <= ROUNDING * scale:
+            return x
+        else:
+            methods.pop(0)
+            if not methods:
+                return None
     return x
