@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny import direction, trust_region
 from kemeny.advantages import gae
+from kemeny.criterion import Array as AnyArray
 from kemeny.criterion import Average, Criterion
 from kemeny.normalizer import Normalizer
 from kemeny.policy import (
@@ -34,6 +35,7 @@ from kemeny.rollout import Rollout, flatten
 from kemeny.spec import Continuous, Discrete, Spec
 from kemeny.trust_region import Candidate, Outcome, TrustRegion
 
+Signals = tuple[Float[AnyArray, "time env"], ...]
 SMALLEST_DEVIATION = 1e-8
 """Advantages that do not vary at all are left as they are (zero) rather than divided by zero."""
 
@@ -167,11 +169,17 @@ def _arrays(module: eqx.Module) -> Any:
     return eqx.filter(module, eqx.is_array)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Metrics]:
     """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch."""
+    # In arrays of their own, signals are summed in the same order however many there are: that is what makes a limit
+    # that never binds change nothing, bit for bit.
+    return _update(learner, state, rollout, _apart(rollout))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _update(learner: Learner, state: State, rollout: Rollout, signals: Signals) -> tuple[State, Metrics]:
     x = flatten(state.normalizer(rollout.observation))
-    estimates = estimate(learner, state, rollout)
+    estimates = _estimate(learner, state, rollout, signals)
     reward, costs = estimates[0], estimates[1:]
 
     policy, step = _improve(learner, state.policy, x, flatten(rollout.action), reward, costs)
@@ -231,13 +239,21 @@ class Estimate(NamedTuple):
 
 def estimate(learner: Learner, state: State, rollout: Rollout) -> list[Estimate]:
     """ρ̂, J, advantages and critic targets of each signal (lines 4 to 8)."""
+    return _estimate(learner, state, rollout, _apart(rollout))
+
+
+def _apart(rollout: Rollout) -> Signals:
+    return tuple(rollout.signal[..., i] for i in range(rollout.signal.shape[-1]))
+
+
+def _estimate(learner: Learner, state: State, rollout: Rollout, signals: Signals) -> list[Estimate]:
     x = state.normalizer(rollout.observation)
     next_x = state.normalizer(rollout.next_observation)
     start_x = state.normalizer(rollout.start_observation)
     trace = jnp.where(jnp.logical_or(rollout.terminal, rollout.cut), 0.0, 1.0)
     estimates = []
     for signal, critic in enumerate(state.critics):
-        observed, value = rollout.signal[..., signal], critic(x)
+        observed, value = signals[signal], critic(x)
         next_value = jnp.where(rollout.terminal, 0, critic(next_x))
         rate = learner.criterion.estimate_rate(observed, value, next_value)
         lam = learner.gae_lambda if signal == 0 else learner.cost_gae_lambda
