@@ -1,11 +1,12 @@
 """The policy in plain NumPy: fast to sample with, and all that deployment needs."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from kemeny.checkpoint import latest
+from kemeny import checkpoint
 from kemeny.errors import UserError
 
 F32 = np.float32
@@ -92,6 +93,30 @@ class Policy:
         return self.head(rows), single
 
 
-def load_policy(run: str | Path) -> Policy:
-    """The policy of a run directory's newest sound checkpoint (or of a checkpoint); imports no JAX, runs no code."""
-    return Policy(latest(Path(run)).arrays)
+def load_policy(run: str | Path, *, best: bool = False) -> Policy:
+    """The policy of a run directory's newest sound checkpoint (or of a checkpoint); imports no JAX, runs no code.
+
+    With `best`, that of the run's best evaluation.
+    """
+    saved = checkpoint.best(Path(run)) if best else checkpoint.latest(Path(run))
+    _check(saved)
+    return Policy(saved.arrays)
+
+
+def _check(saved: checkpoint.Checkpoint) -> None:
+    """Refuse arrays that are not those of a policy: layers that do not fit each other, numbers that are none."""
+    arrays = saved.arrays
+    shapes = {name: array.shape for name, array in arrays.items()}
+    size = math.prod(shapes.get("normalizer/mean", ()))
+    expected: dict[str, tuple[int, ...]] = dict.fromkeys(("normalizer/mean", "normalizer/scale"), (size,))
+    expected["normalizer/clip"] = ()
+    for i in range(max(1, sum(name.startswith("policy/network/weights/") for name in arrays))):
+        inside, size = size, math.prod(shapes.get(f"policy/network/biases/{i}", ()))
+        expected |= {f"policy/network/weights/{i}": (inside, size), f"policy/network/biases/{i}": (size,)}
+    expected |= {name: (size,) for name in ("policy/log_std", "action/low", "action/high") if name in arrays}
+    for name, shape in expected.items():
+        found = arrays.get(name)
+        if found is None or found.shape != shape or found.dtype != F32 or np.isnan(found).any():
+            raise checkpoint.Damaged(
+                f"The checkpoint {saved.path} does not hold a policy: {name} is not what it must be."
+            )

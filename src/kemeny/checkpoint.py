@@ -3,18 +3,23 @@
 A checkpoint is a directory `checkpoints/step-000000100000/` with
 
     arrays.safetensors   every array, by name: policy/…, critics/…, optimizers/…, normalizer/…, action/low, …
-    facts.json           counters and settings needed to use the arrays, and the SHA-256 of the other file
+    facts.json           counters needed to go on from the arrays
+    SHA256SUMS           checksums of the two, as `sha256sum -c SHA256SUMS` reads them
 
-written aside, flushed and renamed, so that it is there whole or not at all.
+written aside, flushed and renamed, so that it is there whole or not at all. `checkpoints/best-000000080000/` has the
+same form and holds the policy of the best evaluation, without what only resuming needs.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
-from collections.abc import Mapping
+import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +31,14 @@ from kemeny.errors import RunError, UserError
 
 FORMAT = 1
 """Raised when an older Kemeny could not read what this one writes."""
-ARRAYS, FACTS = "arrays.safetensors", "facts.json"
-LARGEST_FACTS = 16 * 1024**2
-"""Bytes; facts are small, and a hostile file must not fill the memory."""
+ARRAYS, FACTS, SUMS = "arrays.safetensors", "facts.json", "SHA256SUMS"
+LARGEST = {SUMS: 1024, FACTS: 1024**2, ARRAYS: 4 * 1024**3}
+"""Bytes; a hostile file must not fill the memory."""
+LARGEST_HEADER = 1024**2
+"""Bytes of names and shapes in a safetensors file."""
+DTYPES = ("bool", "int32", "int64", "uint32", "float32", "float64")
 FOLDER = "checkpoints"
+STEP, BEST, ASIDE = "step", "best", ".writing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,75 +49,177 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
 
+    def under(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays whose names begin with `prefix/`, without it."""
+        prefix += "/"
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+
 
 class Damaged(RunError):
     """A checkpoint that cannot be used; the message names it and says why."""
 
 
 def save(run: Path, steps: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], keep: int) -> Path:
-    """Write a checkpoint of a run and drop all but the newest `keep`."""
-    folder = run / FOLDER
-    target = folder / f"step-{steps:012d}"
-    aside = folder / f".writing-{target.name}"
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        blob = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-        _write(aside / ARRAYS, blob)
-        written = {"format": FORMAT, "steps": steps, "sha256": hashlib.sha256(blob).hexdigest(), **facts}
-        _write(aside / FACTS, json.dumps(written, allow_nan=False).encode())
-        shutil.rmtree(target, ignore_errors=True)
-        aside.rename(target)
-        _flush_directory(folder)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise RunError(f"The checkpoint {target} could not be written: {error.strerror}.") from error
-    for old in _complete(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    """Write a checkpoint of a run; then drop all but the newest `keep`, and any of a future that was given up."""
+    target = _save(run / FOLDER, STEP, steps, arrays, facts)
+    there = _numbered(run / FOLDER, STEP)
+    past = [number for number in there if number <= steps]
+    for number in there.keys() - set(past[-keep:]):
+        shutil.rmtree(there[number], ignore_errors=True)
+    return target
+
+
+def save_best(run: Path, steps: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
+    """Write the best checkpoint of a run so far, in place of the one before."""
+    target = _save(run / FOLDER, BEST, steps, arrays, facts)
+    for path in _numbered(run / FOLDER, BEST).values():
+        if path != target:
+            shutil.rmtree(path, ignore_errors=True)
     return target
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify one checkpoint."""
+    """Read and verify one checkpoint, in time and memory bounded by the sizes above."""
     try:
-        if (path / FACTS).stat().st_size > LARGEST_FACTS:
-            raise Damaged(f"The checkpoint {path} is damaged: {FACTS} is larger than any that Kemeny writes.")
-        facts = json.loads((path / FACTS).read_bytes())
-        blob = (path / ARRAYS).read_bytes()
+        content = {name: read(path / name, largest) for name, largest in LARGEST.items()}
+        if content[SUMS] != _sums(content):
+            raise ValueError(f"its files do not match {SUMS}")
+        facts = json.loads(content[FACTS])
+        _check_format(path, facts)
+        return Checkpoint(path, _arrays(content[ARRAYS]), _checked(facts))
+    except UserError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        raise Damaged(f"The checkpoint {path} is damaged: {error}.") from error
-    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
-        raise Damaged(f"The checkpoint {path} is damaged: {FACTS} does not say which format it has.")
-    if facts["format"] > FORMAT:
-        raise Damaged(
-            f"The checkpoint {path} was written by a newer Kemeny (format {facts['format']}, this one reads {FORMAT}); "
-            "upgrade to use it."
-        )
-    if hashlib.sha256(blob).hexdigest() != facts.get("sha256"):
-        raise Damaged(f"The checkpoint {path} is damaged: {ARRAYS} does not match its checksum.")
-    try:
-        return Checkpoint(path, safetensors.numpy.load(blob), facts)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"The checkpoint {path} is damaged: {error}.") from error
+        raise Damaged(f"The checkpoint {path} is damaged: {_reason(error)}.") from error
 
 
-def latest(run: Path, report=lambda message: None) -> Checkpoint:
+def latest(run: Path, report: Callable[[str], None] = lambda message: None) -> Checkpoint:
     """The newest sound checkpoint of a run, or the checkpoint itself if `run` is one; damaged ones are reported."""
     if (run / FACTS).exists():
         return load(run)
     if not (run / "config.json").exists():
         raise UserError(f"{run} is not a run directory: it has no config.json.")
-    for path in reversed(_complete(run / FOLDER)):
-        try:
-            return load(path)
-        except Damaged as damage:
-            report(f"{damage} Using the one before it.")
-    raise UserError(f"{run} has no usable checkpoint yet.")
+    while there := _numbered(run / FOLDER, STEP):
+        for path in reversed(there.values()):
+            try:
+                return load(path)
+            except Damaged as damage:
+                report(f"{damage} Trying the one before it.")
+        if there == _numbered(run / FOLDER, STEP):  # else the run has gone on meanwhile and dropped what was listed
+            raise Damaged(f"{run} has no sound checkpoint left: all {len(there)} are damaged.")
+    raise UserError(f"{run} has no checkpoint yet.")
 
 
-def _complete(folder: Path) -> list[Path]:
-    """Checkpoints in order of steps; what was left half-written is not among them."""
-    return sorted(path for path in folder.glob("step-*") if (path / FACTS).exists())
+def best(run: Path) -> Checkpoint:
+    """The checkpoint of a run's best evaluation."""
+    there = _numbered(run / FOLDER, BEST)
+    if not there:
+        raise UserError(f"{run} has no best checkpoint: it has not been evaluated yet, or is not a run directory.")
+    return load(there[max(there)])
+
+
+def read(path: Path, largest: int) -> bytes:
+    """The content of a file that is no larger than this; a `ValueError` says why not."""
+    # Neither a pipe (to be waited for) nor a device (without end) may stand in a file's place.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError(f"{path.name} is not a file")
+        if about.st_size > largest:
+            raise ValueError(f"{path.name} is larger than any that Kemeny writes")
+        return file.read(about.st_size)
+
+
+def any_in(run: Path) -> bool:
+    """Whether a run has checkpoints, sound or not."""
+    return bool(_numbered(run / FOLDER, STEP))
+
+
+def _save(folder: Path, kind: str, steps: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
+    target = folder / f"{kind}-{steps:012d}"
+    aside = folder / f"{ASIDE}-{target.name}"
+    try:
+        for left_behind in folder.glob(f"{ASIDE}-*"):
+            shutil.rmtree(left_behind)
+        aside.mkdir(parents=True)
+        content = {
+            ARRAYS: safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()}),
+            FACTS: json.dumps({"format": FORMAT, "steps": steps, **facts}, allow_nan=False).encode(),
+        }
+        content[SUMS] = _sums(content)
+        for name, bytes_ in content.items():
+            _write(aside / name, bytes_)
+        shutil.rmtree(target, ignore_errors=True)
+        aside.rename(target)
+        _flush_directory(folder)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise RunError(
+            f"The checkpoint {target} could not be written: {_reason(error)}. Those before it are intact; when the "
+            f"cause is mended, go on with: kemeny resume {folder.parent}"
+        ) from error
+    return target
+
+
+def _numbered(folder: Path, kind: str) -> dict[int, Path]:
+    """Checkpoints of a kind by their steps, in that order; what was left half-written is not among them."""
+    found = ((re.fullmatch(rf"{kind}-(\d{{12,18}})", path.name), path) for path in folder.glob(f"{kind}-*"))
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def _sums(content: Mapping[str, bytes]) -> bytes:
+    return "".join(f"{hashlib.sha256(content[name]).hexdigest()}  {name}\n" for name in (ARRAYS, FACTS)).encode()
+
+
+def _check_format(path: Path, facts: Any) -> None:
+    if not isinstance(facts, dict) or not _is_count(facts.get("format")):
+        raise ValueError(f"{FACTS} does not say which format it has")
+    if facts["format"] > FORMAT:
+        raise UserError(
+            f"The checkpoint {path} was written by a newer Kemeny (format {facts['format']}, this one reads {FORMAT}); "
+            "upgrade to use it."
+        )
+
+
+def _checked(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts, each of the kind it must be."""
+    sizes = facts.get("log_sizes")
+    for name, sound in (
+        ("steps", _is_count(facts.get("steps"))),
+        ("iteration", _is_count(facts.get("iteration"))),
+        ("seconds", _is_number(facts.get("seconds")) and facts["seconds"] >= 0),
+        ("log_sizes", isinstance(sizes, dict) and all(map(_is_count, sizes.values()))),
+        ("best_score", _is_score(facts.get("best_score"))),
+    ):
+        if not sound:
+            raise ValueError(f"{FACTS} has no usable {name}")
+    return facts
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_score(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)))
+
+
+def _arrays(blob: bytes) -> dict[str, np.ndarray]:
+    if int.from_bytes(blob[:8], "little") > LARGEST_HEADER:
+        raise ValueError(f"the header of {ARRAYS} is longer than any that Kemeny writes")
+    try:
+        arrays = safetensors.numpy.load(blob)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, MemoryError) as error:
+        raise ValueError(f"{ARRAYS} cannot be read: {error}") from error
+    for name, array in arrays.items():
+        if array.dtype.name not in DTYPES:
+            raise ValueError(f"{name} is of type {array.dtype}, which Kemeny does not write")
+    return arrays
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -125,3 +236,9 @@ def _flush_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{Path(os.fsdecode(error.filename)).name}: {error.strerror}"
+    return str(error)

@@ -48,13 +48,14 @@ def train(
 
 
 @app.command
-def resume(run: Annotated[Positional[Path], arg(metavar="DIR")]) -> None:
+def resume(run: Annotated[Positional[Path], arg(metavar="DIR")], inexact: bool = False) -> None:
     """Go on with a stopped or killed run, exactly where its last checkpoint left it.
 
     Args:
         run: A run directory.
+        inexact: Where an environment cannot be brought back to where it was, go on from a start state.
     """
-    resume_run(run, progress=Terminal())
+    resume_run(run, inexact=inexact, progress=Terminal())
 
 
 @app.command(name="evaluate")
@@ -65,6 +66,7 @@ def evaluate_command(
     seed: int = 0,
     video: Path | None = None,
     video_steps: int = 1_000,
+    best: bool = False,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
     """Run a trained policy without exploration and report its returns.
@@ -76,11 +78,12 @@ def evaluate_command(
         seed: Of the start states.
         video: Film the first trajectory into this mp4 file, too.
         video_steps: Longest film, in steps.
+        best: Take the policy of the best evaluation instead of the newest.
         json: Print the record as JSON instead of a table.
     """
     if trajectories < 1 or max_steps < 1:
         raise UserError("--trajectories and --max-steps must be at least 1.")
-    policy = load_policy(run)
+    policy = load_policy(run, best=best)
     config = Run.open(run if (run / "config.json").exists() else run.parent.parent).config
     if not config["env_is_id"]:
         raise UserError(f"The run was trained on the function {config['env']}: evaluate it with kemeny.evaluate(…).")

@@ -8,11 +8,13 @@ generator seeded by (seed, iteration, shard), so there is no random state to car
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from kemeny.acting import Policy
-from kemeny.envs.pool import EnvLike, Pool, inspect, make_pool
+from kemeny.envs.faults import TRIES, Faults
+from kemeny.envs.pool import EnvLike, Pool, Step, inspect, make_pool
 from kemeny.errors import RunError
 from kemeny.rollout import Rollout
 from kemeny.spec import Discrete, Spec
@@ -37,8 +39,10 @@ class Task:
 class Shard:
     """Some of a run's environments, and where each of them stands."""
 
-    def __init__(self, pool: Pool, task: Task, first_phase: np.ndarray) -> None:
+    def __init__(self, pool: Pool, task: Task, first_phase: np.ndarray, first: int, restart_faulty: bool) -> None:
         self.pool = pool
+        self.faults = Faults(pool, restart_faulty, first)
+        self.restart_faulty = restart_faulty
         self.task = task
         self.everyone = np.arange(pool.num_envs)
         self.clock = first_phase.copy()
@@ -53,8 +57,9 @@ class Shard:
 
     def restart(self, ids: np.ndarray) -> None:
         """Put these environments into start states."""
-        self.observation[ids] = self.start[ids] = self.pool.reset(ids)
-        self.restarts[ids] += 1
+        start, restarts = self.faults.reset(ids)
+        self.observation[ids] = self.start[ids] = start
+        self.restarts[ids] += restarts
         self.since_restart[ids] = 0
 
     def begin(self, policy: Policy, t: int) -> None:
@@ -62,13 +67,15 @@ class Shard:
         self.action = policy.explore(policy.head(self.observation), self.noise[t])
         self.pool.send(self.action)
 
-    def finish(self, into: Rollout, t: int) -> None:
+    def finish(self, policy: Policy, into: Rollout, t: int) -> None:
         """Wait for the step and write it down."""
         step = self.pool.recv()
-        self.clock += 1
-        self.since_restart += 1
         into.observation[t] = self.observation
         into.action[t] = self.action
+        if self.restart_faulty:
+            step = self._mend(policy, step, into, t)
+        self.clock += 1
+        self.since_restart += 1
         into.signal[t, :, 0] = step.reward
         into.signal[t, :, 1:] = step.costs
         self.observation[:] = step.observation
@@ -77,19 +84,50 @@ class Shard:
         else:
             self._fall_or_cut(into, t, step.terminated, step.truncated)
 
-    def replay(self, restarts: np.ndarray, since_restart: np.ndarray, actions: np.ndarray) -> None:
-        """Restart as often as before, then take again the actions since the last restart (the last rows)."""
+    def replay(self, restarts: np.ndarray, since_restart: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Restart as often as before, then take again the actions since the last restart (the last rows).
+
+        Those that ended on the way, as they did not the first time, are returned.
+        """
         self.pool.fast_forward(restarts - 1)
         self.restarts[:] = restarts - 1
         self.restart(self.everyone)
+        ended = np.zeros(len(self.everyone), bool)
         for t in range(int(since_restart.max())):
-            ids = self.everyone[since_restart > t]
+            ids = self.everyone[(since_restart > t) & ~ended]
+            if not ids.size:
+                break
             self.pool.send(actions[len(actions) - since_restart[ids] + t, ids], ids)
             step = self.pool.recv()
             self.observation[ids] = step.observation
-            if (step.terminated | step.truncated).any():
-                break  # these did not end the first time: the observations will not match
+            ended[ids] = step.terminated | step.truncated
         self.since_restart[:] = since_restart
+        return ended
+
+    def _mend(self, policy: Policy, step: Step, into: Rollout, t: int) -> Step:
+        """Restart what failed and let it take its step from a start state: the step that failed is in no batch.
+
+        The trajectory that failed is cut after the step before, whose next state is known.
+        """
+        failed = self.faults.among(step, self.everyone)
+        if not failed.size:
+            return step
+        step = Step(*(column.copy() for column in step))
+        while failed.size:
+            if t > 0:
+                into.cut[t - 1, failed] = ~into.terminal[t - 1, failed]
+            self.clock[failed] = 0
+            self.restart(failed)
+            into.observation[t, failed] = self.observation[failed]
+            action = policy.explore(policy.head(self.observation[failed]), self.noise[t, failed])
+            into.action[t, failed] = action
+            self.pool.send(action, failed)
+            again = self.pool.recv()
+            for column, rows in zip(step, again, strict=True):
+                column[failed] = rows
+            failed = self.faults.among(again, failed)
+        self.faults.forgive()
+        return step
 
     def _fall_or_cut(self, into: Rollout, t: int, fell: np.ndarray, truncated: np.ndarray) -> None:
         """A fall is an ordinary, costly transition to a start state; a cut hides the state that comes next."""
@@ -131,12 +169,19 @@ class Collector:
         threads: int = 0,
         workers: int = 0,
         step_timeout: float | None = None,
+        restart_faulty: bool = False,
         snapshot: Mapping[str, np.ndarray] | None = None,
+        inexact: bool = False,
     ) -> None:
-        """`horizon` is the number of steps each environment takes in a batch; `snapshot` is where to go on from."""
+        """`horizon` is the number of steps each environment takes in a batch; `snapshot` is where to go on from.
+
+        With `inexact`, environments that do not come back there begin anew.
+        """
         self.seed, self.horizon, self.num_envs, self.costs = seed, horizon, num_envs, len(costs)
         self.steps = 0
         """Steps of each environment so far."""
+        self.lost = 0
+        """Environments that did not come back to where the snapshot was taken."""
         self._history: deque[np.ndarray] = deque()
         """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
         time_limit = inspect(env).time_limit if task.episodic else None
@@ -153,14 +198,16 @@ class Collector:
                 threads=threads,
                 workers=-(-workers // len(sizes)),
                 step_timeout=step_timeout,
+                tolerant=restart_faulty,
             )
             phase = np.zeros(size, np.int64) if task.episodic else (first + np.arange(size)) * horizon % task.cut
-            self.shards.append(Shard(pool, task, phase))
+            self.shards.append(Shard(pool, task, phase, int(first), restart_faulty))
         if snapshot is None:
             for shard in self.shards:
                 shard.restart(shard.everyone)
         else:
-            self._restore(snapshot)
+            self._check_snapshot(snapshot)
+            self._restore(snapshot, inexact)
 
     @property
     def spec(self) -> Spec:
@@ -171,6 +218,16 @@ class Collector:
     def falls(self) -> int:
         """Falls since the run began."""
         return sum(shard.falls for shard in self.shards)
+
+    @property
+    def faults(self) -> int:
+        """Restarts after a fault since the run began."""
+        return sum(shard.faults.count for shard in self.shards)
+
+    @property
+    def last_fault(self) -> str:
+        """What a fault of late was."""
+        return next((shard.faults.last for shard in self.shards if shard.faults.last), "")
 
     def collect(self, policy: Policy, iteration: int) -> Rollout:
         """The batch of an iteration."""
@@ -187,7 +244,7 @@ class Collector:
             shard.begin(policy, 0)
         for t in range(self.horizon):
             for shard, into in zip(self.shards, views, strict=True):
-                shard.finish(into, t)
+                shard.finish(policy, into, t)
                 if t + 1 < self.horizon:
                     shard.begin(policy, t + 1)
         np.concatenate([shard.start for shard in self.shards], out=batch.start_observation)
@@ -203,6 +260,7 @@ class Collector:
         return {
             "steps": np.array(self.steps),
             "falls": np.array([shard.falls for shard in self.shards]),
+            "faults": np.array([shard.faults.count for shard in self.shards]),
             "clock": np.concatenate([shard.clock for shard in self.shards]),
             "restarts": np.concatenate([shard.restarts for shard in self.shards]),
             "since_restart": self._since_restart(),
@@ -210,24 +268,53 @@ class Collector:
             "observation": np.concatenate([shard.observation for shard in self.shards]),
         }
 
-    def _restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
+    def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Refuse what no run can have written, before anything is replayed as often as it says."""
+        envs, shards = (self.num_envs,), (len(self.shards),)
+        actions = self._allocate().action
+        counts = {
+            "steps": (),
+            "falls": shards,
+            "faults": shards,
+            "clock": envs,
+            "restarts": envs,
+            "since_restart": envs,
+        }
+        expected: dict[str, tuple[tuple[int, ...], Any]] = {name: (shape, np.int64) for name, shape in counts.items()}
+        expected["observation"] = ((*envs, self.spec.observation_size), F32)
+        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot else 0
+        expected["actions"] = ((int(longest), *actions.shape[1:]), actions.dtype)
+        for name, (shape, dtype) in expected.items():
+            found = snapshot.get(name)
+            if found is None or found.shape != shape or found.dtype != dtype:
+                raise RunError(f"The checkpoint does not fit its run: collector/{name} is missing or of another shape.")
+        steps, restarts, since = (snapshot[name] for name in ("steps", "restarts", "since_restart"))
+        if not ((since >= 0) & (since <= steps) & (restarts >= 1) & (restarts <= 1 + (1 + TRIES) * steps)).all():
+            raise RunError("The checkpoint does not fit its run: collector/restarts is more than its steps allow.")
+
+    def _restore(self, snapshot: Mapping[str, np.ndarray], inexact: bool) -> None:
         """Bring the new environments to where `snapshot` was taken, and check that they got there."""
         self.steps = int(snapshot["steps"])
         actions = snapshot["actions"]
         self._history = deque([actions])
         first = 0
-        for shard, falls in zip(self.shards, snapshot["falls"], strict=True):
+        for shard, falls, faults in zip(self.shards, snapshot["falls"], snapshot["faults"], strict=True):
             mine = slice(first, first + shard.pool.num_envs)
             first += shard.pool.num_envs
-            shard.falls = int(falls)
-            shard.replay(snapshot["restarts"][mine], snapshot["since_restart"][mine], actions[:, mine])
+            ended = shard.replay(snapshot["restarts"][mine], snapshot["since_restart"][mine], actions[:, mine])
             shard.clock[:] = snapshot["clock"][mine]
-            astray = np.flatnonzero((shard.observation != snapshot["observation"][mine]).any(1))
-            if astray.size:
+            astray = np.flatnonzero((shard.observation != snapshot["observation"][mine]).any(1) | ended)
+            if astray.size and not inexact:
                 raise RunError(
                     f"Environment {mine.start + astray[0]} did not come back to the state it was in: it has randomness "
-                    "of its own, or its version or machine changed. The run cannot be resumed exactly."
+                    "of its own, or its version or machine changed. The run cannot be resumed exactly; with --inexact "
+                    "it goes on from a start state."
                 )
+            if astray.size:
+                self.lost += len(astray)
+                shard.clock[astray] = 0
+                shard.restart(astray)
+            shard.falls, shard.faults.count = int(falls), int(faults)
 
     def _since_restart(self) -> np.ndarray:
         return np.concatenate([shard.since_restart for shard in self.shards])

@@ -4,11 +4,13 @@ One set of trajectories serves every horizon: the return at 1,000 steps is a pre
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from kemeny.acting import Policy
+from kemeny.envs.faults import Faults
 from kemeny.envs.pool import EnvLike, make_pool, seed_of
 
 HORIZONS = (1_000, 10_000)
@@ -36,6 +38,8 @@ class Evaluation:
     lengths: np.ndarray
     average_costs: np.ndarray
     """(trajectory, cost): total cost / length."""
+    faults: int = 0
+    """Trajectories that were begun anew because their environment failed."""
 
     def record(self) -> dict[str, Any]:
         """As a line of evaluations.jsonl; a horizon beyond the longest allowed trajectory is null."""
@@ -44,39 +48,68 @@ class Evaluation:
             for horizon in sorted({*HORIZONS, *self.returns})
         }
         costs = self.average_costs.tolist() if self.average_costs.size else None
-        return {**returns, "lengths": self.lengths.tolist(), "average_costs": costs}
+        return {**returns, "lengths": self.lengths.tolist(), "average_costs": costs, "faults": self.faults}
+
+    def score(self, limits: Sequence[float] = (), slope: float = 1.0) -> list[float]:
+        """What makes a policy best, in order: least cost above the limits, then the return at the longest horizon.
+
+        `slope` turns cost per step into the units of the limits: 1, or 1/(1−γ) for a limit on the discounted sum.
+        """
+        excess = np.maximum(slope * self.average_costs.mean(0) - np.asarray(limits, float), 0)
+        return [-float(excess.sum()), float(self.returns[max(self.returns)].mean())]
 
 
 def evaluate(
-    policy: Policy, env: EnvLike, protocol: Protocol, *, seed: int, costs: tuple = (), threads: int = 0
+    policy: Policy,
+    env: EnvLike,
+    protocol: Protocol,
+    *,
+    seed: int,
+    costs: tuple = (),
+    threads: int = 0,
+    workers: int = 0,
+    step_timeout: float | None = None,
+    restart_faulty: bool = False,
 ) -> Evaluation:
     """Run the policy without exploration until each trajectory falls or reaches the longest horizon."""
     count = protocol.eval_trajectories
     horizons = [h for h in HORIZONS if h <= protocol.eval_max_steps] or [protocol.eval_max_steps]
-    pool = make_pool(env, count, seed=seed, costs=costs, threads=threads)
+    pool = make_pool(
+        env,
+        count,
+        seed=seed,
+        costs=costs,
+        threads=threads,
+        workers=workers,
+        step_timeout=step_timeout,
+        tolerant=restart_faulty,
+    )
     try:
+        faults = Faults(pool, restart_faulty)
         alive = np.arange(count)
-        observation = pool.reset(alive)
+        observation, _ = faults.reset(alive)
         total, spent = np.zeros(count), np.zeros((count, len(costs)))
         lengths = np.zeros(count, np.int64)
-        returns: dict[int, np.ndarray] = {}
-        for t in range(1, protocol.eval_max_steps + 1):
-            pool.send(policy.mode(policy.head(observation)), alive)
+        returns = {horizon: np.zeros(count) for horizon in horizons}
+        while alive.size:
+            pool.send(policy.mode(policy.head(observation[alive])), alive)
             step = pool.recv()
+            observation[alive] = step.observation
             total[alive] += step.reward
             spent[alive] += step.costs
-            lengths[alive] = t
-            if t in horizons:
-                returns[t] = total.copy()
-            going = ~(step.terminated | step.truncated)
-            alive, observation = alive[going], step.observation[going]
-            if not alive.size:
-                break
+            lengths[alive] += 1
+            for horizon in horizons:
+                arrived = alive[lengths[alive] <= horizon]
+                returns[horizon][arrived] = total[arrived]
+            over = step.terminated | step.truncated | (lengths[alive] >= protocol.eval_max_steps)
+            failed = faults.among(step, alive)
+            if failed.size:  # the trajectory begins anew, from another start state
+                total[failed], spent[failed], lengths[failed] = 0, 0, 0
+                observation[failed], _ = faults.reset(failed)
+            alive = alive[~over | np.isin(alive, failed)]
     finally:
         pool.close()
-    for horizon in horizons:
-        returns.setdefault(horizon, total.copy())
-    return Evaluation(returns, lengths, spent / lengths[:, None])
+    return Evaluation(returns, lengths, spent / lengths[:, None], faults.count)
 
 
 def evaluation_seed(seed: int, steps: int) -> int:

@@ -3,21 +3,25 @@
     config.json          every setting, versions, git commit; written once
     metrics.jsonl        a line an iteration
     evaluations.jsonl    a line an evaluation
-    events.out.tfevents… the same numbers for TensorBoard
+    events.out.tfevents… the same numbers for TensorBoard, a file a session
     checkpoints/         see `kemeny.checkpoint`
+    lock                 held by the process that trains
 
 `docs/metrics.md` explains every field.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +29,14 @@ import numpy as np
 
 from kemeny import checkpoint
 from kemeny.acting import Policy, load_policy
+from kemeny.envs.pool import available_cores
 from kemeny.errors import RunError, UserError
+from kemeny.settings import from_flat
 
-CONFIG, METRICS, EVALUATIONS = "config.json", "metrics.jsonl", "evaluations.jsonl"
+CONFIG, METRICS, EVALUATIONS, LOCK = "config.json", "metrics.jsonl", "evaluations.jsonl", "lock"
 LOGS: tuple[str, ...] = (METRICS, EVALUATIONS)
+LARGEST_CONFIG = 1024**2
+"""Bytes."""
 RECORDED_VERSIONS = ("kemeny", "jax", "jaxlib", "equinox", "optax", "numpy", "envpool", "gymnasium", "mujoco")
 
 
@@ -52,23 +60,59 @@ class Run:
         """A new run; an existing path is never written into."""
         if path.exists():
             raise UserError(f"{path} exists already; choose another --out, or go on with: kemeny resume {path}")
+        # Made aside and renamed, so that a run that is killed right here leaves no directory without configuration.
+        aside = path.parent / f".{path.name}.{os.getpid()}"
         try:
-            path.mkdir(parents=True)
-            (path / checkpoint.FOLDER).mkdir()
-            (path / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.mkdir()
+            (aside / checkpoint.FOLDER).mkdir()
+            (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+            aside.rename(path)
         except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
             raise UserError(f"The run directory {path} cannot be made: {error.strerror}.") from error
         return cls(path)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training here; the system lifts the lock when this one ends, however it ends."""
+        try:
+            file = (self.path / LOCK).open("a+")
+        except OSError as error:
+            raise RunError(f"The run directory {self.path} cannot be written: {error.strerror}.") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read(100).strip() or "another one"
+                raise UserError(f"{self.path} is in use by process {holder}: it is being trained.") from None
+            with contextlib.suppress(OSError):  # who holds it is for the message alone
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+            yield
 
     @property
     def config(self) -> dict[str, Any]:
         """What config.json says."""
+        path = self.path / CONFIG
         try:
-            config = json.loads((self.path / CONFIG).read_text())
+            config = json.loads(checkpoint.read(path, LARGEST_CONFIG))
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{self.path / CONFIG} cannot be read: {error}.") from error
-        if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
-            raise UserError(f"{self.path / CONFIG} is not the configuration of a run.")
+            raise UserError(f"{path} cannot be read: {error}.") from error
+        sound = (
+            isinstance(config, dict)
+            and isinstance(config.get("settings"), dict)
+            and isinstance(config.get("env"), str)
+            and isinstance(config.get("env_is_id"), bool)
+        )
+        if not sound:
+            raise UserError(f"{path} is not the configuration of a run.")
+        try:
+            from_flat(config["settings"])
+        except UserError as error:
+            raise UserError(f"{path} is not the configuration of a run: {error}") from error
         return config
 
     @property
@@ -88,36 +132,43 @@ class Run:
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
         path = self.path / name
-        if not path.exists():
-            return []
-        lines = path.read_bytes().split(b"\n")
         try:
-            return [json.loads(line) for line in lines[:-1]]  # what follows the last newline is still being written
-        except ValueError as error:
+            lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+            records = [json.loads(line) for line in lines[:-1]]  # what follows the last newline is still being written
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}.") from error
+        for number, record in enumerate(records, 1):
+            if not (
+                isinstance(record, dict) and type(record.get("steps")) is int and all(map(_is_plain, record.values()))
+            ):
+                raise UserError(f"{path} is damaged: line {number} is not a record of numbers.")
+        return records
+
+
+def _is_plain(value: Any, deepest: int = 2) -> bool:
+    """Whether this is null, a number, or a list of such (an entry a trajectory, or a list a trajectory)."""
+    if isinstance(value, list):
+        return deepest > 0 and all(_is_plain(entry, deepest - 1) for entry in value)
+    return value is None or isinstance(value, int | float)
 
 
 class Logs:
     """The growing files of a run that is under way."""
 
-    def __init__(self, run: Run, sizes: Mapping[str, int] | None = None) -> None:
-        """`sizes` (on resume) is how long each file was at the checkpoint; what was written later is cut off."""
-        self._files = {}
+    def __init__(self, run: Run, sizes: Mapping[str, int], steps: int) -> None:
+        """`sizes` is how long each file was after `steps` steps; what was written later is cut off."""
+        self._files: dict[str, _Growing] = {}
         try:
             for name in LOGS:
-                file = (run.path / name).open("ab")
-                if sizes is not None:
-                    file.truncate(sizes[name])
-                    file.seek(0, os.SEEK_END)
-                self._files[name] = file
-        except OSError as error:
-            raise RunError(f"The logs of {run.path} cannot be written: {error.strerror}.") from error
-        self._board = _TensorBoard(run.path)
+                self._files[name] = _Growing(run.path / name, sizes.get(name, 0))
+            self._board = _TensorBoard(run.path, steps)
+        except BaseException:
+            self.close()
+            raise
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file so far."""
-        return {name: file.tell() for name, file in self._files.items()}
+    def flush(self) -> dict[str, int]:
+        """Have all that was written on the disk, and say how many bytes of each file that is."""
+        return {name: file.flush() for name, file in self._files.items()}
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Log an iteration."""
@@ -131,44 +182,87 @@ class Logs:
         self._board.add({"steps": record["steps"], **means}, "evaluation")
 
     def close(self) -> None:
-        """Flush and close."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
-        self._board.close()
+        if hasattr(self, "_board"):
+            self._board.close()
 
     def _write(self, name: str, record: Mapping[str, Any]) -> None:
-        file = self._files[name]
+        self._files[name].write(json.dumps(plain(record), allow_nan=False).encode() + b"\n")
+
+
+class _Growing:
+    """A file that is appended to without a buffer, so that a write that fails is known at once."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        with self._named():
+            self._file = path.open("ab", buffering=0)
+            there = self._file.tell()
+            if there < size:
+                self._file.close()
+                raise RunError(
+                    f"{path} has lost lines since the checkpoint was written ({there} bytes of {size} are left), "
+                    "so the run cannot be resumed exactly; put the file back."
+                )
+            self._file.truncate(size)
+            self._file.seek(0, os.SEEK_END)
+
+    def write(self, content: bytes) -> None:
+        with self._named():
+            left = memoryview(content)
+            while left:
+                left = left[self._file.write(left) :]
+
+    def flush(self) -> int:
+        with self._named():
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
         try:
-            file.write(json.dumps(plain(record), allow_nan=False).encode() + b"\n")
-            file.flush()
+            yield
         except OSError as error:
-            raise RunError(f"{name} could not be written: {error.strerror}.") from error
+            raise RunError(
+                f"{self._path} could not be written: {error.strerror}. The last checkpoint is intact; when the cause "
+                f"is mended, go on with: kemeny resume {self._path.parent}"
+            ) from error
 
 
 class _TensorBoard:
-    """Scalars as TensorBoard events."""
+    """Scalars as TensorBoard events; a session begins by declaring void what was said of later steps."""
 
-    def __init__(self, path: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    def __init__(self, path: Path, steps: int) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = EventFileWriter(str(path))
+        self._Event: Any = vars(event_pb2)["Event"]
+        self._Summary: Any = vars(summary_pb2)["Summary"]
+        session = vars(event_pb2)["SessionLog"]
+        # TensorBoard reads files in the order of their names. Its own writer is a thread that fails out of sight.
+        self._file = _Growing(path / f"events.out.tfevents.{time.time():.6f}", 0)
+        self._writer = RecordWriter(self._file)
+        self._add(file_version="brain.Event:2")
+        self._add(step=steps + 1, session_log=session(status=session.START))
 
     def add(self, record: Mapping[str, Any], group: str) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-
-        # protobuf makes these names at run time, where no type checker sees them
-        make_event, summary = getattr(event_pb2, "Event"), getattr(summary_pb2, "Summary")  # noqa: B009
-
         values = [
-            summary.Value(tag=f"{group}/{name}", simple_value=float(value))
+            self._Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
             for name, value in record.items()
             if isinstance(value, int | float) and name != "steps"
         ]
-        event = make_event(wall_time=time.time(), step=int(record["steps"]), summary=summary(value=values))
-        self._writer.add_event(event)
+        self._add(step=int(record["steps"]), summary=self._Summary(value=values))
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()
+
+    def _add(self, **event: Any) -> None:
+        self._writer.write(self._Event(wall_time=time.time(), **event).SerializeToString())
 
 
 def plain(value: Any) -> Any:
@@ -196,9 +290,37 @@ def surroundings() -> dict[str, Any]:
         "versions": versions,
         "git_commit": _git_commit(),
         "platform": platform.platform(),
-        "cores": os.cpu_count(),
+        "processor": _processor(),
+        "cores": xla_cores(),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def differences(config: Mapping[str, Any]) -> list[str]:
+    """What is not as it was when the run began and can change the last digits, a sentence each."""
+    now, sentences = surroundings(), []
+    before = config.get("versions")
+    versions = {name: before.get(name) for name in now["versions"]} if isinstance(before, dict) else {}
+    changed = [f"{name} {versions[name]} → {now['versions'][name]}" for name in versions]
+    changed = [text for name, text in zip(versions, changed, strict=True) if versions[name] != now["versions"][name]]
+    if changed:
+        sentences.append(f"Versions have changed since the run began: {', '.join(changed)}.")
+    processor = config.get("processor")
+    if processor != now["processor"]:
+        sentences.append(f"The processor is another than when the run began: {processor} → {now['processor']}.")
+    return sentences
+
+
+def xla_cores() -> int:
+    """Threads that XLA divides its work among: its last digits depend on their number, and on no flag of its own."""
+    asked = os.environ.get("NPROC", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else available_cores()
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, IndexError):
+        return Path("/proc/cpuinfo").read_text().split("model name")[1].split("\n")[0].strip("\t :")
+    return platform.processor()
 
 
 def _git_commit() -> str | None:

@@ -6,9 +6,12 @@ names are flat.
 
 import dataclasses
 import difflib
+import itertools
 import math
-from typing import Annotated, Any, Literal, get_args
+import types
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import tyro
 
 from kemeny.algorithms import ALGORITHMS
@@ -67,6 +70,8 @@ class Settings:
     """Processes for Gymnasium environments (0: all in this one); an environment with workers never uses EnvPool."""
     step_timeout: float | None = None
     """Seconds after which a worker's step counts as hung."""
+    restart_faulty: bool = False
+    """Restart an environment that raises, hangs, dies or gives a number that is not finite, count it, and go on."""
     task: Task = dataclasses.field(default_factory=Task)
     protocol: Protocol = dataclasses.field(default_factory=Protocol)
     networks: Networks = dataclasses.field(default_factory=Networks)
@@ -132,6 +137,20 @@ class Settings:
                 raise UserError(f"The limit of {cost_name(cost)} is {limit}; it must be a finite number.")
 
     def _check_numbers(self) -> None:
+        flat: dict[str, Any] = to_flat(self)
+        for name, value in flat.items():
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{flag} is {value}; it must be a finite number.")
+            if name in LEAST and value is not None and not value >= LEAST[name]:
+                raise UserError(f"{flag} is {value}; it must be at least {LEAST[name]}.")
+            if type(value) is int and value > MOST.get(name, MOST_OTHERWISE):
+                raise UserError(f"{flag} is {value}; it must be at most {MOST.get(name, MOST_OTHERWISE)}.")
+            if name in ("gae_lambda", "cost_gae_lambda", "backtrack") and not 0 <= float(value or 0) <= 1:
+                raise UserError(f"{flag} is {value}; it must be between 0 and 1.")
+        hidden = self.networks.hidden
+        if any(units < 1 for units in hidden) or sum(a * b for a, b in itertools.pairwise((1, *hidden))) > MOST_WEIGHTS:
+            raise UserError(f"--hidden is {hidden}; layers have at least 1 unit, and {MOST_WEIGHTS:,} weights in all.")
         if self.batch_size % self.num_envs:
             near = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
             near = sorted(near, key=lambda n: abs(n - self.num_envs))[:2]
@@ -139,14 +158,6 @@ class Settings:
                 f"A batch of {self.batch_size} cannot be shared by {self.num_envs} environments evenly; "
                 f"--num-envs {near[0]} or {near[-1]} can."
             )
-        for name, least in LEAST.items():
-            value = to_flat(self)[name]
-            if value is not None and not value >= least:
-                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
-        for name in ("gae_lambda", "cost_gae_lambda", "backtrack"):
-            value = to_flat(self)[name]
-            if not 0 <= value <= 1:
-                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be between 0 and 1.")
 
 
 LEAST: dict[str, float] = {
@@ -174,6 +185,9 @@ LEAST: dict[str, float] = {
     "critic_minibatch": 1,
     "observation_clip": 0,
 }
+MOST: dict[str, int] = {"steps": 2**53, "seed": 2**63 - 1, "num_envs": 2**16, "batch_size": 2**24, "workers": 2**12}
+MOST_OTHERWISE, MOST_WEIGHTS = 2**31 - 1, 2**26
+"""Far beyond use: what a damaged or hostile config.json asks for must not fill the memory."""
 
 
 def cost_name(cost: Any) -> str:
@@ -199,20 +213,45 @@ def from_flat(flat: dict[str, Any]) -> Settings:
         close = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {close[0]}?" if close else "."
         raise UserError(f"There is no setting named {name}{hint}")
-    if flat.get("algorithm", "atrpo") not in ALGORITHMS:
-        raise UserError(f"There is no algorithm named {flat['algorithm']}; there are {', '.join(ALGORITHMS)}.")
     return _build(Settings(), flat)
 
 
 def _build(default: Any, flat: dict[str, Any]) -> Any:
     changes = {}
+    hints = get_type_hints(type(default))
     for field in dataclasses.fields(default):
         value = getattr(default, field.name)
         if dataclasses.is_dataclass(value):
             changes[field.name] = _build(value, flat)
         elif field.name in flat:
-            given = flat[field.name]
-            if isinstance(value, tuple):  # in Python one cost, limit or layer need not be put into a tuple
-                given = tuple(given) if isinstance(given, list | tuple) else (given,)
-            changes[field.name] = given
+            changes[field.name] = _typed(field.name, hints[field.name], flat[field.name])
     return dataclasses.replace(default, **changes)
+
+
+def _typed(name: str, hint: Any, given: Any) -> Any:
+    """The value as its setting's type, or a `UserError`; 1e6 is a whole number, a single value a list of one."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return None if given is None else _typed(name, inner[0], given)
+    if kind is tuple:
+        return tuple(_typed(name, inner[0], one) for one in (given if isinstance(given, list | tuple) else (given,)))
+    if kind is Literal:
+        what, sound = f"one of {', '.join(inner)}", isinstance(given, str) and given in inner
+    elif hint is bool:
+        what, sound = "true or false", isinstance(given, bool)
+    elif hint is str:  # the costs, which may be functions
+        what, sound = "a text", isinstance(given, str) or (name == "cost" and callable(given))
+    else:
+        what, sound = "a whole number" if hint is int else "a number", _is_number(hint, given)
+        given = hint(given) if sound else given
+    if not sound:
+        raise UserError(f"The setting {name} is {str(given)[:50]!r}; it must be {what}.")
+    return given
+
+
+def _is_number(kind: type, given: Any) -> bool:
+    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
+        return False
+    if kind is int:
+        return math.isfinite(given) and given == int(given)
+    return isinstance(given, float | np.floating) or abs(int(given)) < 2**1000

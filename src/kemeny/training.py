@@ -1,14 +1,14 @@
 """The training loop: collect, update, log, evaluate, checkpoint; and the same again after a stop."""
 
-import signal
-import threading
+import contextlib
+import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import xla_bridge
 
 from kemeny import checkpoint, learner
 from kemeny.acting import Policy
@@ -18,8 +18,9 @@ from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
 from kemeny.evaluation import evaluate, evaluation_seed
 from kemeny.progress import Progress, silent
-from kemeny.run import LOGS, Logs, Run, plain, surroundings
+from kemeny.run import Logs, Run, differences, plain, surroundings, xla_cores
 from kemeny.settings import Settings, cost_name, from_flat, to_flat
+from kemeny.signals import StopSignals
 from kemeny.state_arrays import acting_arrays, bounds, from_arrays, to_arrays
 from kemeny.trust_region import Outcome
 
@@ -50,14 +51,23 @@ def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Pr
     config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
     named = {**to_flat(settings), "cost": [cost_name(cost) for cost in settings.cost]}
     run = Run.create(Path(out), {**config, "settings": named, **surroundings()})
-    return _train(run, env, settings, None, progress)
+    with run.locked():
+        return _train(run, env, settings, None, progress)
 
 
-def resume(path: str | Path, *, env: EnvLike | None = None, cost: Any = None, progress: Progress = silent) -> Run:
+def resume(
+    path: str | Path,
+    *,
+    env: EnvLike | None = None,
+    cost: Any = None,
+    inexact: bool = False,
+    progress: Progress = silent,
+) -> Run:
     """Go on with a stopped or killed run exactly where its newest sound checkpoint left it.
 
     A run whose environment came from a function needs that function again as `env`; one with costs that are functions
-    needs its costs again as `cost`.
+    needs its costs again as `cost`. Where environments cannot be brought back to where they were, the run is refused,
+    or with `inexact` goes on from start states.
     """
     run = Run.open(path)
     config = run.config
@@ -72,19 +82,50 @@ def resume(path: str | Path, *, env: EnvLike | None = None, cost: Any = None, pr
         raise UserError(f"{path} was trained with the costs {config['settings']['cost']}, not {names}.")
     if any(isinstance(given, str) and given.endswith("()") for given in settings.cost):
         raise UserError(f"{path} was trained with the costs {names}: pass them as kemeny.resume(…, cost=…).")
-    try:
-        saved = checkpoint.latest(run.path, progress.say)
-    except UserError:
-        progress.say(f"{path} has no usable checkpoint: starting from the beginning.")
+    with run.locked():
+        for difference in differences(config):
+            progress.say(f"{difference} The run goes on, but perhaps not bit for bit as if it had never stopped.")
+        _keep_cores(config.get("cores"), progress)
         saved = None
-    if saved is not None and saved.facts["iteration"] >= settings.iterations:
-        progress.say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
-        return run
-    return _train(run, env, settings, saved, progress)
+        if checkpoint.any_in(run.path):
+            saved = checkpoint.latest(run.path, progress.say)
+            if saved.facts["iteration"] >= settings.iterations:
+                progress.say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
+                return run
+        else:
+            progress.say(f"{path} has no checkpoint yet: starting from the beginning.")
+        return _train(run, env, settings, saved, progress, inexact)
 
 
-def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpoint | None, progress: Progress) -> Run:
+def _keep_cores(cores: Any, progress: Progress) -> None:
+    """Let XLA divide its work among as many threads as when the run began, for its last digits depend on it."""
+    if type(cores) is not int or not 0 < cores <= 2**12 or cores == xla_cores():
+        return
+    before = os.environ.get("NPROC")
+    if xla_bridge.backends_are_initialized():
+        progress.say(
+            f"The run began with {cores} threads for XLA, and this process has {xla_cores()} already: its last digits "
+            "may differ from those of a run that was never stopped. In a new process they would not."
+        )
+        return
+    os.environ["NPROC"] = str(cores)
+    jax.devices()
+    del os.environ["NPROC"]
+    if before is not None:
+        os.environ["NPROC"] = before
+
+
+def _train(
+    run: Run,
+    env: EnvLike,
+    settings: Settings,
+    saved: checkpoint.Checkpoint | None,
+    progress: Progress,
+    inexact: bool = False,
+) -> Run:
     learning = settings.learner()
+    if saved is not None:
+        _check_counts(saved, settings)
     collector = Collector(
         env,
         settings.task,
@@ -95,65 +136,87 @@ def _train(run: Run, env: EnvLike, settings: Settings, saved: checkpoint.Checkpo
         threads=settings.threads,
         workers=settings.workers,
         step_timeout=settings.step_timeout,
-        snapshot=None if saved is None else _under("collector", saved.arrays),
+        restart_faulty=settings.restart_faulty,
+        snapshot=None if saved is None else saved.under("collector"),
+        inexact=inexact,
     )
-    state = learner.init(learning, collector.spec, jax.random.key(settings.seed))
-    iteration, seconds, sizes = 0, 0.0, dict.fromkeys(LOGS, 0)
-    if saved is not None:
-        state = from_arrays(state, saved)
-        iteration, seconds, sizes = saved.facts["iteration"], saved.facts["seconds"], saved.facts["log_sizes"]
-    logs = Logs(run, sizes)
-    limits = _LimitsOutOfReach(settings, run.metrics if settings.limit else [])
-    began = time.monotonic() - seconds
-    try:
-        with (
-            StopSignals() as stop,
-            progress.of(settings.steps, run.path, iteration * settings.batch_size) as shown,
-        ):
-            while iteration < settings.iterations:
-                falls = collector.falls
-                rollout = collector.collect(Policy(acting_arrays(state, collector.spec)), iteration)
-                state, metrics = learner.update(learning, state, rollout)
-                iteration += 1
-                steps = iteration * settings.batch_size
-                record = {"steps": steps, "iteration": iteration, **_flat_metrics(metrics)}
-                logs.metrics({**record, "falls": collector.falls - falls, "seconds": time.monotonic() - began})
-                shown.iteration(steps, record)
-                _give_up_if_stuck(settings, record, run)
-                if limits.see(record):
-                    progress.say(limits.message)
-                last = iteration == settings.iterations
-                if last or _due(steps, settings.eval_every, settings.batch_size):
-                    policy = Policy(acting_arrays(state, collector.spec))
-                    seed = evaluation_seed(settings.seed, steps)
-                    result = evaluate(
-                        policy,
-                        env,
-                        settings.protocol,
-                        seed=seed,
-                        costs=settings.cost,
-                        threads=settings.threads,
-                    ).record()
-                    logs.evaluation({"steps": steps, **result})
-                    shown.evaluation(result)
-                if last or stop.asked or _due(steps, settings.checkpoint_every, settings.batch_size):
-                    facts = {
-                        "iteration": iteration,
-                        "seconds": time.monotonic() - began,
-                        "log_sizes": logs.sizes,
-                    }
-                    arrays = {
-                        **to_arrays(state),
-                        **bounds(collector.spec),
-                        **{f"collector/{name}": array for name, array in collector.snapshot().items()},
-                    }
-                    checkpoint.save(run.path, steps, arrays, facts, settings.keep_checkpoints)
-                if stop.asked and not last:
-                    raise Interrupted(f"Stopped after {steps:,} steps. Go on with: kemeny resume {run.path}")
-    finally:
-        logs.close()
-        collector.close()
+    with contextlib.ExitStack() as stack:
+        stack.callback(collector.close)
+        state = learner.init(learning, collector.spec, jax.random.key(settings.seed))
+        facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
+        if saved is not None:
+            state, facts = from_arrays(state, saved), saved.facts
+        if collector.lost:
+            progress.say(f"{collector.lost} environments did not come back to where they were and begin anew.")
+        iteration, best = facts["iteration"], facts["best_score"]
+        began = time.monotonic() - facts["seconds"]
+        logs = Logs(run, facts["log_sizes"], iteration * settings.batch_size)
+        stack.callback(logs.close)
+        limits = _LimitsOutOfReach(settings, run.metrics if settings.limit else [])
+        stop = stack.enter_context(StopSignals())
+        shown = stack.enter_context(progress.of(settings.steps, run.path, iteration * settings.batch_size))
+
+        def counters() -> dict[str, Any]:
+            return {
+                "iteration": iteration,
+                "seconds": time.monotonic() - began,
+                "log_sizes": logs.flush(),
+                "best_score": best,
+            }
+
+        while iteration < settings.iterations:
+            falls, faults = collector.falls, collector.faults
+            rollout = collector.collect(Policy(acting_arrays(state, collector.spec)), iteration)
+            state, metrics = learner.update(learning, state, rollout)
+            iteration += 1
+            steps = iteration * settings.batch_size
+            falls, faults = collector.falls - falls, collector.faults - faults
+            record = {"steps": steps, "iteration": iteration, **_flat_metrics(metrics), "falls": falls}
+            logs.metrics({**record, "faults": faults, "seconds": time.monotonic() - began})
+            shown.iteration(steps, record)
+            if faults:
+                progress.say(f"Environments restarted after a fault: {faults}, such as: {collector.last_fault}.")
+            _give_up_if_stuck(settings, record, run)
+            if limits.see(record):
+                progress.say(limits.message)
+            last = iteration == settings.iterations
+            if last or _due(steps, settings.eval_every, settings.batch_size):
+                result = evaluate(
+                    Policy(acting_arrays(state, collector.spec)),
+                    env,
+                    settings.protocol,
+                    seed=evaluation_seed(settings.seed, steps),
+                    costs=settings.cost,
+                    threads=settings.threads,
+                    workers=settings.workers,
+                    step_timeout=settings.step_timeout,
+                    restart_faulty=settings.restart_faulty,
+                )
+                logs.evaluation({"steps": steps, **result.record()})
+                shown.evaluation(result.record())
+                score = result.score(settings.limit, float(learning.criterion.slope))
+                if np.isfinite(score).all() and (best is None or score > best):
+                    best = score
+                    arrays = {**to_arrays(state), **bounds(collector.spec)}
+                    checkpoint.save_best(run.path, steps, arrays, counters())
+            if last or stop.asked or _due(steps, settings.checkpoint_every, settings.batch_size):
+                arrays = {
+                    **to_arrays(state),
+                    **bounds(collector.spec),
+                    **{f"collector/{name}": array for name, array in collector.snapshot().items()},
+                }
+                checkpoint.save(run.path, steps, arrays, counters(), settings.keep_checkpoints)
+            if stop.asked and not last:
+                raise Interrupted(f"Stopped after {steps:,} steps. Go on with: kemeny resume {run.path}")
     return run
+
+
+def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:
+    """Refuse counters that disagree with each other, before anything is replayed as often as they say."""
+    iteration = saved.facts["iteration"]
+    collected = saved.arrays.get("collector/steps")
+    if saved.facts["steps"] != iteration * settings.batch_size or collected != iteration * settings.horizon:
+        raise checkpoint.Damaged(f"The checkpoint {saved.path} does not fit its run: its counters disagree.")
 
 
 def _due(steps: int, every: int, batch: int) -> bool:
@@ -207,31 +270,3 @@ def _flat_metrics(metrics: learner.Metrics) -> dict[str, Any]:
     fields = metrics._asdict()
     constraint = fields.pop("constraint")
     return plain({**fields, **(constraint._asdict() if constraint is not None else {})})
-
-
-def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix + "/"): array for name, array in arrays.items() if name.startswith(prefix + "/")}
-
-
-class StopSignals:
-    """Ctrl-C or SIGTERM asks for a stop after the iteration; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Callable[..., Any] | int | None] = {}
-
-    def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: object) -> None:
-        del number, frame
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True

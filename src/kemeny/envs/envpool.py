@@ -92,6 +92,10 @@ class EnvPoolPool:
             self._pool._recv()
             left[who] -= 1
 
+    def take_faults(self) -> list[str]:
+        """Nothing: what goes wrong inside EnvPool ends the process."""
+        return []
+
     def render(self) -> np.ndarray:
         """A picture of the first environment; see `film.py` for what that needs."""
         return self._pool.render()[0]

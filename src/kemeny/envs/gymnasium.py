@@ -130,16 +130,25 @@ class Block:
     """Environments of one process, addressed by their place in the block."""
 
     def __init__(
-        self, env: EnvLike, indices: Sequence[int], costs: Sequence[Cost], settings: Mapping[str, Any]
+        self,
+        env: EnvLike,
+        indices: Sequence[int],
+        costs: Sequence[Cost],
+        settings: Mapping[str, Any],
+        tolerant: bool = False,
     ) -> None:
         self.name = describe(env)
+        self._make = functools.partial(make_env, env, **settings)
+        self._tolerant = tolerant
+        self._broken: set[int] = set()
+        self._faults: list[str] = []
         self._indices = list(indices)
         self._costs = tuple(costs)
         self.envs: list[gymnasium.Env] = []
         self._steps = [0] * len(self._indices)
         limit = None
         for _ in self._indices:
-            made, limit = make_env(env, **settings)
+            made, limit = self._make()
             if any(made.unwrapped is other.unwrapped for other in self.envs):
                 raise UserError(
                     f"the function {self.name} returned the same environment twice, "
@@ -154,10 +163,13 @@ class Block:
         for row, (place, seed) in enumerate(zip(places, seeds, strict=True)):
             self._steps[place] = 0
             try:
+                if place in self._broken:
+                    self._replace(place)
                 observation, _ = self.envs[place].reset(seed=int(seed))
                 rows[row] = self._row(observation)
             except Exception as error:
-                raise self._fault(place, error, f"when it was restarted with seed {seed}") from error
+                self._tolerate(self._fault(place, error, f"when it was restarted with seed {seed}"), place, error)
+                rows[row] = np.nan
         return rows
 
     def step(self, places: Sequence[int], actions: np.ndarray) -> Step:
@@ -179,13 +191,33 @@ class Block:
                 raise
             except Exception as error:
                 when = f"at step {self._steps[place]} after its restart, with action {_short(action)}"
-                raise self._fault(place, error, when) from error
+                self._tolerate(self._fault(place, error, when), place, error)
+                blank(step, row)
         return step
+
+    def take_faults(self) -> list[str]:
+        """What failed since the last call."""
+        faults, self._faults = self._faults, []
+        return faults
 
     def close(self) -> None:
         """Close the environments."""
         for env in self.envs:
             env.close()
+
+    def _tolerate(self, fault: EnvironmentFault, place: int, error: Exception) -> None:
+        """Raise the fault, or note it for whoever restarts the environment."""
+        if not self._tolerant:
+            raise fault from error
+        self._faults.append(str(fault))
+        self._broken.add(place)
+
+    def _replace(self, place: int) -> None:
+        """A new environment in place of one that failed, whose insides nobody knows."""
+        with contextlib.suppress(Exception):
+            self.envs[place].close()
+        self.envs[place], _ = self._make()
+        self._broken.discard(place)
 
     def _step_one(self, step: Step, row: int, env: gymnasium.Env, action: Any) -> None:
         told: tuple[Any, ...] = tuple(env.step(action))
@@ -245,9 +277,10 @@ class GymnasiumPool:
         costs: Sequence[Cost],
         time_limit: int | None,
         settings: Mapping[str, Any] = MappingProxyType({}),
+        tolerant: bool = False,
     ) -> None:
         self.num_envs = num_envs
-        self._block = Block(env, range(first, first + num_envs), costs, settings)
+        self._block = Block(env, range(first, first + num_envs), costs, settings, tolerant)
         self.spec = self._block.spec
         self._clock = Clock(num_envs, time_limit)
         self._seeds = RestartSeeds(seed, first, num_envs)
@@ -276,6 +309,10 @@ class GymnasiumPool:
         """Go on counting restarts from here."""
         self._seeds.fast_forward(restarts)
 
+    def take_faults(self) -> list[str]:
+        """What failed since the last call."""
+        return self._block.take_faults()
+
     def env(self, place: int) -> gymnasium.Env:
         """The environment itself, to be looked at."""
         return self._block.envs[place]
@@ -283,6 +320,12 @@ class GymnasiumPool:
     def close(self) -> None:
         """Close the environments."""
         self._block.close()
+
+
+def blank(step: Step, rows: Any) -> None:
+    """Make these rows those of environments that failed: no number in them is one."""
+    step.observation[rows], step.reward[rows], step.costs[rows] = np.nan, np.nan, np.nan
+    step.terminated[rows], step.truncated[rows] = False, True
 
 
 class RestartSeeds:

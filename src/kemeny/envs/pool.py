@@ -64,6 +64,10 @@ class Pool(Protocol):
         """
         ...
 
+    def take_faults(self) -> list[str]:
+        """What failed in a tolerant pool since the last call, a sentence each, without its full stop."""
+        ...
+
     def close(self) -> None:
         """Give back processes and memory; a closed pool cannot be used."""
         ...
@@ -148,6 +152,7 @@ def make_pool(
     workers: int = 0,
     backend: Backend = "auto",
     step_timeout: float | None = None,
+    tolerant: bool = False,
 ) -> Pool:
     """A pool of `num_envs` copies of an environment.
 
@@ -159,6 +164,9 @@ def make_pool(
     `threads` (0: one a core) are EnvPool's; `workers` (0: none, all in this process) are Gymnasium's
     processes, and `step_timeout` is how many seconds a step in them may take. `auto` takes EnvPool for the
     ids it has, unless workers are asked for.
+
+    A `tolerant` pool answers with NaN for a Gymnasium environment that raises, or whose worker dies or hangs; it is
+    made anew at its next `reset`. (What goes wrong inside EnvPool ends the process.)
     """
     for name, number, least in (
         ("num_envs", num_envs, 1),
@@ -189,10 +197,11 @@ def make_pool(
             time_limit=time_limit,
             workers=workers,
             step_timeout=step_timeout,
+            tolerant=tolerant,
         )
     from kemeny.envs.gymnasium import GymnasiumPool
 
-    return GymnasiumPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit)
+    return GymnasiumPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, tolerant=tolerant)
 
 
 def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "auto") -> Spec:

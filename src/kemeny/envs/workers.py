@@ -22,7 +22,7 @@ import cloudpickle
 import numpy as np
 
 from kemeny.envs.costs import Cost
-from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
+from kemeny.envs.gymnasium import Block, RestartSeeds, blank, make_env
 from kemeny.envs.pool import Clock, EnvLike, Step
 from kemeny.errors import RunError, UserError
 
@@ -61,12 +61,15 @@ class WorkerPool:
         time_limit: int | None,
         workers: int,
         step_timeout: float | None,
+        tolerant: bool = False,
     ) -> None:
         if isinstance(env, str):
             make_env(env)[0].close()  # a mistake is found here at once, and in a worker after a second
         self.num_envs = num_envs
         self._num_costs = len(costs)
         self._timeout = step_timeout
+        self._tolerant = tolerant
+        self._faults: list[str] = []
         self._clock = Clock(num_envs, time_limit)
         self._seeds = RestartSeeds(seed, first, num_envs)
         blocks = np.array_split(np.arange(num_envs), min(workers, num_envs))
@@ -75,10 +78,10 @@ class WorkerPool:
         try:
             for number, block in enumerate(blocks):
                 self._workers.append(_Worker(number, [first + int(j) for j in block]))
-            order = cloudpickle.dumps((env, tuple(costs)))
+            self._order = cloudpickle.dumps((env, tuple(costs), tolerant))
             for worker in self._workers:
-                worker.say(order)
-            answers = [worker.hear(None) for worker in self._workers]
+                worker.say(self._order)
+            answers = [worker.hear(None)[0] for worker in self._workers]
         except BaseException:
             self.close()
             raise
@@ -94,7 +97,7 @@ class WorkerPool:
         for worker, where in parts:
             worker.say(("reset", (ids[where] - self._starts[worker.number]).tolist(), seeds[where].tolist()))
         for (_, where), answer in zip(parts, self._answers(parts), strict=True):
-            rows[where] = answer
+            rows[where] = np.nan if answer is None else answer
         return rows
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
@@ -123,14 +126,23 @@ class WorkerPool:
         ):
             column = np.empty(shape, dtype)
             for (_, where), answer in zip(self._parts, answers, strict=True):
-                column[where] = getattr(answer, name)
+                if answer is not None:
+                    column[where] = getattr(answer, name)
             columns.append(column)
         step = Step(*columns)
+        for (_, where), answer in zip(self._parts, answers, strict=True):
+            if answer is None:
+                blank(step, where)
         return step._replace(truncated=self._clock.end(step.terminated, step.truncated))
 
     def fast_forward(self, restarts: np.ndarray) -> None:
         """Go on counting restarts from here."""
         self._seeds.fast_forward(restarts)
+
+    def take_faults(self) -> list[str]:
+        """What failed since the last call."""
+        faults, self._faults = self._faults, []
+        return faults
 
     def close(self) -> None:
         """Ask the workers to close their environments and leave; kill those that do not."""
@@ -150,12 +162,24 @@ class WorkerPool:
         return [(self._workers[number], np.flatnonzero(owner == number)) for number in np.unique(owner)]
 
     def _answers(self, parts: list[tuple["_Worker", np.ndarray]]) -> list[Any]:
-        """What these workers answer, all of them heard before the first failure is raised."""
+        """What these workers answer, all of them heard before the first failure is raised.
+
+        In a tolerant pool a worker that is lost is replaced, and None stands for its answer.
+        """
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         answers, failures = [], []
         for worker, _ in parts:
             try:
-                answers.append(worker.hear(deadline, self._timeout))
+                answer, faults = worker.hear(deadline, self._timeout)
+                answers.append(answer)
+                self._faults += faults
+            except WorkerLost as error:
+                if self._tolerant:
+                    answers.append(None)
+                    self._faults.append(str(error).removesuffix("."))
+                    self._replace(worker)
+                else:
+                    failures.append(error)
             except (RunError, UserError) as error:
                 failures.append(error)
             except BaseException:  # Ctrl-C: answers unheard would be taken for those of the next step
@@ -165,13 +189,24 @@ class WorkerPool:
             raise failures[0]
         return answers
 
+    def _replace(self, worker: "_Worker") -> None:
+        """A new worker in place of one that is lost."""
+        worker.leave()
+        new = self._workers[worker.number] = _Worker(worker.number, worker.indices)
+        new.say(self._order)
+        new.hear(None)
+
+
+class WorkerLost(RunError):
+    """A worker died or was stopped."""
+
 
 class _Worker:
     """The parent's end of one worker process."""
 
     def __init__(self, number: int, indices: list[int]) -> None:
         self.number = number
-        self._indices = indices
+        self.indices = indices
         self._pipe, other = multiprocessing.Pipe()
         with other:
             self.process = subprocess.Popen(
@@ -194,10 +229,10 @@ class _Worker:
         try:
             if deadline is not None and not self._pipe.poll(max(0.0, deadline - time.monotonic())):
                 _kill(self.process)
-                raise RunError(f"{self} has not answered within {timeout:g} seconds and was stopped.")
+                raise WorkerLost(f"{self} has not answered within {timeout:g} seconds and was stopped.")
             kind, answer = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise RunError(f"{self} died {self._how()}.") from None
+            raise WorkerLost(f"{self} died {self._how()}.") from None
         if kind == "answer":
             return answer
         error, text = answer
@@ -215,7 +250,7 @@ class _Worker:
         self._pipe.close()
 
     def __str__(self) -> str:
-        who = self._indices
+        who = self.indices
         these = f"environment {who[0]}" if len(who) == 1 else f"environments {who[0]}–{who[-1]}"
         return f"worker {self.number} ({these})"
 
@@ -245,13 +280,13 @@ def serve(pipe: Connection) -> None:
                 return
             try:
                 if block is None:
-                    env, costs = cloudpickle.loads(message)
-                    block = Block(env, indices, costs, {})
+                    env, costs, tolerant = cloudpickle.loads(message)
+                    block = Block(env, indices, costs, {}, tolerant)
                     answer: Any = block.spec, block.observations, block.actions
                 else:
                     order, places, payload = message
                     answer = getattr(block, order)(places, payload)
-                reply = ("answer", answer)
+                reply = ("answer", (answer, block.take_faults()))
             except Exception as error:
                 told = error if isinstance(error, RunError | UserError) else _as_run_error(error, indices)
                 reply = ("failure", (told, traceback.format_exc()))
