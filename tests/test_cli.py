@@ -35,7 +35,7 @@ def command(capfd, monkeypatch, tmp_path):
 def test_help_names_every_command(command):
     code, out, _ = command("--help")
     assert code == 0
-    for name in ("train", "resume", "evaluate", "plot", "kemeny train HalfCheetah-v3"):
+    for name in ("train", "resume", "evaluate", "plot", "exact", "kemeny train HalfCheetah-v3"):
         assert name in out
     code, out, _ = command("train", "--help")
     assert code == 0
@@ -52,12 +52,26 @@ def test_train_evaluate_plot(command, tmp_path):
     assert code == 0
     record = json.loads(out)
     assert len(record["lengths"]) == len(record["returns_50"]) == 3
+    assert record["average_costs"] is None
+    code, _, err = command("evaluate", "run", "--max-steps", "5", "--cost", "nonsense")
+    assert code == 2
+    assert "nonsense" in err
     code, out, _ = command("evaluate", "run/checkpoints/step-000000000400", "--trajectories", "2", "--max-steps", "5")
     assert code == 0
     assert "return, ≤ 5 steps" in out
     code, _, _ = command("plot", "run", "-o", "pictures/curve.png")
     assert code == 0
     assert (tmp_path / "pictures/curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_exact(command, tmp_path):
+    code, out, _ = command("exact", "--zoo", "riverswim", "-o", "bounds.png")
+    assert code == 0
+    assert "Kemeny's constant" in out
+    assert (tmp_path / "bounds.png").exists()
+    code, _, err = command("exact", "nowhere.npz")
+    assert code == 2
+    assert "nowhere.npz" in err
 
 
 def test_the_default_directory_says_what_is_in_it(command, tmp_path):

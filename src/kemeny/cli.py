@@ -17,6 +17,7 @@ from kemeny.evaluation import Protocol, evaluate, evaluation_seed
 from kemeny.progress import Terminal
 from kemeny.run import Run
 from kemeny.settings import Settings
+from kemeny.tabular.report import exact
 from kemeny.training import Interrupted
 from kemeny.training import resume as resume_run
 from kemeny.training import start as start_run
@@ -27,9 +28,11 @@ DESCRIPTION = """Deep reinforcement learning for tasks that never end.
     kemeny train HalfCheetah-v3 --steps 1000000 --out runs/cheetah
     kemeny evaluate runs/cheetah
     kemeny plot runs/cheetah -o curve.png
+    kemeny exact --zoo access_control
 """
 DEFAULTS = Settings()
 app = tyro.extras.SubcommandApp()
+app.command(exact)
 
 
 @app.command
@@ -64,6 +67,7 @@ def evaluate_command(
     trajectories: int = 10,
     max_steps: int = 10_000,
     seed: int = 0,
+    cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     video: Path | None = None,
     video_steps: int = 1_000,
     best: bool = False,
@@ -76,6 +80,7 @@ def evaluate_command(
         trajectories: How many, each from a start state of its own.
         max_steps: Where a trajectory stops if the agent has not fallen.
         seed: Of the start states.
+        cost: A cost to report beside those the run was trained with: `speed`, or any key of info; repeatable.
         video: Film the first trajectory into this mp4 file, too.
         video_steps: Longest film, in steps.
         best: Take the policy of the best evaluation instead of the newest.
@@ -87,7 +92,7 @@ def evaluate_command(
     config = Run.open(run if (run / "config.json").exists() else run.parent.parent).config
     if not config["env_is_id"]:
         raise UserError(f"The run was trained on the function {config['env']}: evaluate it with kemeny.evaluate(…).")
-    costs = tuple(config["settings"]["cost"])
+    costs = (*config["settings"]["cost"], *cost)
     protocol = Protocol(trajectories, max_steps)
     result = evaluate(policy, config["env"], protocol, seed=evaluation_seed(seed, 0), costs=costs)
     if video is not None:
