@@ -34,8 +34,12 @@ GAMMA = 0.999
 ACTIONS = 4
 PROCESSOR_LIMIT = 600
 """Seconds of processor time for one measurement, loading included."""
-SLOW = ("QuantEcon γ = 0.999, value iteration", "QuantEcon γ = 0.999, policy iteration")
-"""Seconds to minutes at 10,000 states, where they get 20 seconds: not tried beyond."""
+SLOW = (
+    "pymdptoolbox, relative value iteration",
+    "QuantEcon γ = 0.999, value iteration",
+    "QuantEcon γ = 0.999, policy iteration",
+)
+"""Seconds to minutes at 10,000 states, where they get 20 seconds: not tried beyond (pymdptoolbox makes S × S)."""
 
 
 def garnet(states: int) -> tuple[sp.csr_array, np.ndarray]:
@@ -246,6 +250,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--only", default="", help="solvers whose name contains this")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("benchmarks/results/tabular.md"))
+    parser.add_argument("--append", action="store_true", help="add tables to the result instead of starting it anew")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=pathlib.Path, help=argparse.SUPPRESS)
@@ -254,7 +259,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (args.limit, args.limit + 5))
         work(args.work, args.directory)
         return
-    lines = header()
+    lines = args.output.read_text().splitlines() if args.append else header()
     for model in args.models:
         for size in args.sizes:
             lines += section(model, size, args)
