@@ -70,7 +70,9 @@ def gram(
     per_length = 1 / jnp.where(length > 0, length, 1)
     span, inner = span * per_length[:, None], inner * per_length * per_length[:, None]
     onto = span @ b.T
-    along = jnp.linalg.pinv((inner + inner.T) / 2, rtol=BLUR * jnp.finfo(q.dtype).eps, hermitian=True) @ onto
+    lengths, axes = jnp.linalg.eigh((inner + inner.T) / 2)
+    there = lengths > BLUR * jnp.finfo(q.dtype).eps  # directions that are almost parallel span less
+    along = axes @ (jnp.where(there, 1 / jnp.where(there, lengths, 1), 0)[:, None] * (axes.T @ onto))
     return Gram(q, b @ ng, onto.T @ along, c, delta), along.T @ span
 
 
@@ -116,9 +118,10 @@ def _binding(p: _Unit, active: Bool[Array, " limit"]) -> _Point:
     """The best point of the ball on which the limits `active` bind, and how it stands with all of them."""
     eps = jnp.finfo(p.c.dtype).eps
     among_active = jnp.where(active & active[:, None], p.cosines, jnp.eye(active.size, dtype=p.c.dtype))
-    independent = jnp.linalg.eigvalsh(among_active)[0] > BLUR * eps / 2
-    sides = jnp.stack([jnp.where(active, p.c, 0), jnp.where(active, p.cosine, 0)], 1)
-    to_limit, along_limit = -jnp.linalg.solve(among_active, sides).T
+    lengths, axes = jnp.linalg.eigh(among_active)
+    independent = lengths[0] > BLUR * eps / 2
+    sides = jnp.stack([jnp.where(active, p.c, 0), jnp.where(active, p.cosine, 0)])
+    to_limit, along_limit = -(sides @ axes / jnp.where(independent, lengths, 1)) @ axes.T
 
     distance = -p.c @ to_limit
     tangent = p.g + p.cosine @ along_limit
