@@ -125,10 +125,10 @@ def test_an_update_compiles_once():
     learning = dataclasses.replace(SMALL, iterations=11)
     state = begin(learning)
     state, _ = update(learning, state, random_batch(BOX, 0))
-    compiled = update._cache_size()
+    compiled = learner._move._cache_size(), learner._refit._cache_size()
     for seed in range(1, 4):
         state, _ = update(learning, state, random_batch(BOX, seed))
-    assert update._cache_size() == compiled
+    assert (learner._move._cache_size(), learner._refit._cache_size()) == compiled
 
 
 def test_the_critics_rate_is_annealed_to_zero():

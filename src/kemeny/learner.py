@@ -115,7 +115,7 @@ class Metrics(NamedTuple):
     advantage_std: Float[Array, ""]
     value_mean: Float[Array, ""]
     explained_variance: Float[Array, ""]
-    critic_loss: Float[Array, ""]
+    critic_loss: Float[Array, " signal"]
     critic_skipped: Bool[Array, ""]
     constraint: "ConstraintMetrics | None"
 
@@ -134,7 +134,6 @@ class ConstraintMetrics(NamedTuple):
     s: Float[Array, " cost"]
     multiplier_kl: Float[Array, ""]
     multiplier_cost: Float[Array, " cost"]
-    cost_critic_loss: Float[Array, " cost"]
 
 
 def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
@@ -170,14 +169,35 @@ def _arrays(module: eqx.Module) -> Any:
 
 
 def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Metrics]:
-    """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch."""
+    """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch.
+
+    JAX computes in the background, and the policy does not wait for the critics: the next batch can be collected while
+    they are refitted, until somebody asks for a number of theirs.
+    """
     # In arrays of their own, signals are summed in the same order however many there are: that is what makes a limit
     # that never binds change nothing, bit for bit.
-    return _update(learner, state, rollout, _apart(rollout))
+    moved, targets, metrics = _move(learner, state, rollout, _apart(rollout))
+    fits = [
+        _refit(learner.critic, critic, optimizer, targets.x, target, targets.rate, targets.shuffle)
+        for critic, optimizer, target in zip(state.critics, state.optimizers, targets.value, strict=True)
+    ]
+    critics, optimizers, losses, broken = zip(*fits, strict=True)
+    moved = dataclasses.replace(moved, critics=critics, optimizers=optimizers)
+    return moved, metrics._replace(critic_loss=jnp.stack(losses), critic_skipped=jnp.stack(broken).any())
+
+
+class _Targets(NamedTuple):
+    """What the critics are refitted to."""
+
+    x: Float[Array, "sample obs"]
+    value: list[Float[Array, " sample"]]
+    rate: Float[Array, ""]
+    shuffle: PRNGKeyArray
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _update(learner: Learner, state: State, rollout: Rollout, signals: Signals) -> tuple[State, Metrics]:
+def _move(learner: Learner, state: State, rollout: Rollout, signals: Signals) -> tuple[State, _Targets, Metrics]:
+    """Everything but the critics (lines 4 to 8 and 10)."""
     x = flatten(state.normalizer(rollout.observation))
     estimates = _estimate(learner, state, rollout, signals)
     reward, costs = estimates[0], estimates[1:]
@@ -187,24 +207,9 @@ def _update(learner: Learner, state: State, rollout: Rollout, signals: Signals) 
     skipped = jnp.where(step.outcome == Outcome.ACCEPTED, 0, state.skipped_in_a_row + 1)
     key, shuffle = jax.random.split(state.key)
     rate = learner.critic.critic_rate * (1 - state.iteration / learner.iterations)
-    fits = [
-        _refit(learner.critic, critic, optimizer, x, signal.target, rate, shuffle)
-        for critic, optimizer, signal in zip(state.critics, state.optimizers, estimates, strict=True)
-    ]
-    critics, optimizers, losses, critic_skipped = zip(*fits, strict=True)
     objective = jnp.stack([signal.objective for signal in estimates])
     realised = objective - state.objective
 
-    state = State(
-        policy=policy,
-        critics=critics,
-        optimizers=optimizers,
-        normalizer=state.normalizer.update(flatten(rollout.observation)),
-        key=key,
-        iteration=state.iteration + 1,
-        skipped_in_a_row=skipped,
-        objective=objective,
-    )
     metrics = Metrics(
         rate=reward.rate,
         objective=reward.objective,
@@ -220,11 +225,20 @@ def _update(learner: Learner, state: State, rollout: Rollout, signals: Signals) 
         advantage_std=reward.advantage.std(),
         value_mean=reward.value.mean(),
         explained_variance=1 - jnp.var(reward.target - reward.value) / jnp.var(reward.target),
-        critic_loss=losses[0],
-        critic_skipped=jnp.stack(critic_skipped).any(),
-        constraint=_diagnosis(step, costs, realised[1:], losses[1:]) if costs else None,
+        critic_loss=jnp.zeros(len(estimates)),
+        critic_skipped=jnp.array(False),
+        constraint=_diagnosis(step, costs, realised[1:]) if costs else None,
     )
-    return state, metrics
+    state = dataclasses.replace(
+        state,
+        policy=policy,
+        normalizer=state.normalizer.update(flatten(rollout.observation)),
+        key=key,
+        iteration=state.iteration + 1,
+        skipped_in_a_row=skipped,
+        objective=objective,
+    )
+    return state, _Targets(x, [signal.target for signal in estimates], rate, shuffle), metrics
 
 
 class Estimate(NamedTuple):
@@ -379,6 +393,7 @@ def _improve(
     )
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _refit(
     fit: CriticFit,
     critic: Critic,
@@ -417,9 +432,7 @@ def _refit(
     return keep(critic, fitted), keep(optimizer, moved), losses[-1].mean(), broken
 
 
-def _diagnosis(
-    step: _Step, costs: list[Estimate], realised: Float[Array, " cost"], losses: tuple[Array, ...]
-) -> ConstraintMetrics:
+def _diagnosis(step: _Step, costs: list[Estimate], realised: Float[Array, " cost"]) -> ConstraintMetrics:
     """In the units of reward and cost; the multipliers are NaN where recovery has none."""
     gram, plan, unit = step.gram, step.plan, step.unit
     return ConstraintMetrics(
@@ -434,5 +447,4 @@ def _diagnosis(
         s=jnp.diag(gram.s),
         multiplier_kl=plan.lam * unit,
         multiplier_cost=plan.nu * unit,
-        cost_critic_loss=jnp.array(losses),
     )

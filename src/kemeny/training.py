@@ -123,92 +123,152 @@ def _train(
     progress: Progress,
     inexact: bool = False,
 ) -> Run:
-    learning = settings.learner()
     if saved is not None:
         _check_counts(saved, settings)
-    collector = Collector(
-        env,
-        settings.task,
-        num_envs=settings.num_envs,
-        horizon=settings.horizon,
-        seed=settings.seed,
-        costs=settings.cost,
-        threads=settings.threads,
-        workers=settings.workers,
-        step_timeout=settings.step_timeout,
-        restart_faulty=settings.restart_faulty,
-        snapshot=None if saved is None else saved.under("collector"),
-        inexact=inexact,
-    )
     with contextlib.ExitStack() as stack:
-        stack.callback(collector.close)
-        state = learner.init(learning, collector.spec, jax.random.key(settings.seed))
+        loop = _Loop(run, env, settings, saved, progress, inexact, stack)
+        stop = stack.enter_context(StopSignals())
+        while loop.iteration < settings.iterations:
+            loop.iterate()
+            last = loop.iteration == settings.iterations
+            if last or loop.due(settings.eval_every):
+                loop.evaluate()
+            if last or stop.asked or loop.due(settings.checkpoint_every):
+                loop.checkpoint()
+            if stop.asked and not last:
+                raise Interrupted(f"Stopped after {loop.steps:,} steps. Go on with: kemeny resume {run.path}")
+    return run
+
+
+class _Loop:
+    """A run under way."""
+
+    def __init__(
+        self,
+        run: Run,
+        env: EnvLike,
+        settings: Settings,
+        saved: checkpoint.Checkpoint | None,
+        progress: Progress,
+        inexact: bool,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.run, self.env, self.settings, self.progress = run, env, settings, progress
+        self.learning = settings.learner()
+        self.collector = Collector(
+            env,
+            settings.task,
+            num_envs=settings.num_envs,
+            horizon=settings.horizon,
+            seed=settings.seed,
+            costs=settings.cost,
+            threads=settings.threads,
+            workers=settings.workers,
+            step_timeout=settings.step_timeout,
+            restart_faulty=settings.restart_faulty,
+            snapshot=None if saved is None else saved.under("collector"),
+            inexact=inexact,
+        )
+        stack.callback(self.collector.close)
+        if self.collector.lost:
+            progress.say(f"{self.collector.lost} environments did not come back to where they were and begin anew.")
+        self.state = learner.init(self.learning, self.collector.spec, jax.random.key(settings.seed))
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
         if saved is not None:
-            state, facts = from_arrays(state, saved), saved.facts
-        if collector.lost:
-            progress.say(f"{collector.lost} environments did not come back to where they were and begin anew.")
-        iteration, best = facts["iteration"], facts["best_score"]
-        began = time.monotonic() - facts["seconds"]
-        logs = Logs(run, facts["log_sizes"], iteration * settings.batch_size)
-        stack.callback(logs.close)
-        limits = _LimitsOutOfReach(settings, run.metrics if settings.limit else [])
-        stop = stack.enter_context(StopSignals())
-        shown = stack.enter_context(progress.of(settings.steps, run.path, iteration * settings.batch_size))
+            self.state, facts = from_arrays(self.state, saved), saved.facts
+        self.iteration, self.best = facts["iteration"], facts["best_score"]
+        self.began = time.monotonic() - facts["seconds"]
+        self.logs = Logs(run, facts["log_sizes"], self.steps)
+        stack.callback(self.logs.close)
+        self.limits = _LimitsOutOfReach(settings, run.metrics if settings.limit else [])
+        self.shown = stack.enter_context(progress.of(settings.steps, run.path, self.steps))
+        self.unlogged: tuple[learner.Metrics, dict[str, Any]] | None = None
+        stack.callback(self.log)
 
-        def counters() -> dict[str, Any]:
-            return {
-                "iteration": iteration,
-                "seconds": time.monotonic() - began,
-                "log_sizes": logs.flush(),
-                "best_score": best,
-            }
+    @property
+    def steps(self) -> int:
+        """Agent–environment interactions so far."""
+        return self.iteration * self.settings.batch_size
 
-        while iteration < settings.iterations:
-            falls, faults = collector.falls, collector.faults
-            rollout = collector.collect(Policy(acting_arrays(state, collector.spec)), iteration)
-            state, metrics = learner.update(learning, state, rollout)
-            iteration += 1
-            steps = iteration * settings.batch_size
-            falls, faults = collector.falls - falls, collector.faults - faults
-            record = {"steps": steps, "iteration": iteration, **_flat_metrics(metrics), "falls": falls}
-            logs.metrics({**record, "faults": faults, "seconds": time.monotonic() - began})
-            shown.iteration(steps, record)
-            if faults:
-                progress.say(f"Environments restarted after a fault: {faults}, such as: {collector.last_fault}.")
-            _give_up_if_stuck(settings, record, run)
-            if limits.see(record):
-                progress.say(limits.message)
-            last = iteration == settings.iterations
-            if last or _due(steps, settings.eval_every, settings.batch_size):
-                result = evaluate(
-                    Policy(acting_arrays(state, collector.spec)),
-                    env,
-                    settings.protocol,
-                    seed=evaluation_seed(settings.seed, steps),
-                    costs=settings.cost,
-                    threads=settings.threads,
-                    workers=settings.workers,
-                    step_timeout=settings.step_timeout,
-                    restart_faulty=settings.restart_faulty,
-                )
-                logs.evaluation({"steps": steps, **result.record()})
-                shown.evaluation(result.record())
-                score = result.score(settings.limit, float(learning.criterion.slope))
-                if np.isfinite(score).all() and (best is None or score > best):
-                    best = score
-                    arrays = {**to_arrays(state), **bounds(collector.spec)}
-                    checkpoint.save_best(run.path, steps, arrays, counters())
-            if last or stop.asked or _due(steps, settings.checkpoint_every, settings.batch_size):
-                arrays = {
-                    **to_arrays(state),
-                    **bounds(collector.spec),
-                    **{f"collector/{name}": array for name, array in collector.snapshot().items()},
-                }
-                checkpoint.save(run.path, steps, arrays, counters(), settings.keep_checkpoints)
-            if stop.asked and not last:
-                raise Interrupted(f"Stopped after {steps:,} steps. Go on with: kemeny resume {run.path}")
-    return run
+    def due(self, every: int) -> bool:
+        """Whether the last batch crossed a multiple of `every`."""
+        return self.steps // every > (self.steps - self.settings.batch_size) // every
+
+    def iterate(self) -> None:
+        """Collect a batch and learn from it."""
+        falls, faults = self.collector.falls, self.collector.faults
+        rollout = self.collector.collect(self._policy(), self.iteration)
+        self.log()
+        self.state, metrics = learner.update(self.learning, self.state, rollout)
+        self.iteration += 1
+        self.unlogged = (
+            metrics,
+            {
+                "steps": self.steps,
+                "iteration": self.iteration,
+                "falls": self.collector.falls - falls,
+                "faults": self.collector.faults - faults,
+                "seconds": time.monotonic() - self.began,
+            },
+        )
+
+    def log(self) -> None:
+        """Write the last iteration down: not before the next batch is there, so that nobody waits for the critics."""
+        if self.unlogged is None:
+            return
+        (metrics, counts), self.unlogged = self.unlogged, None
+        record = {**counts, **_flat_metrics(metrics)}
+        self.logs.metrics(record)
+        self.shown.iteration(record["steps"], record)
+        if record["faults"]:
+            fault = self.collector.last_fault
+            self.progress.say(f"Environments restarted after a fault: {record['faults']}, such as: {fault}.")
+        if self.limits.see(record):
+            self.progress.say(self.limits.message)
+        _give_up_if_stuck(self.settings, record, self.run)
+
+    def evaluate(self) -> None:
+        """Evaluate the policy, and keep it if it is the best so far."""
+        self.log()
+        settings = self.settings
+        result = evaluate(
+            self._policy(),
+            self.env,
+            settings.protocol,
+            seed=evaluation_seed(settings.seed, self.steps),
+            costs=settings.cost,
+            threads=settings.threads,
+            workers=settings.workers,
+            step_timeout=settings.step_timeout,
+            restart_faulty=settings.restart_faulty,
+        )
+        self.logs.evaluation({"steps": self.steps, **result.record()})
+        self.shown.evaluation(result.record())
+        score = result.score(settings.limit, float(self.learning.criterion.slope))
+        if np.isfinite(score).all() and (self.best is None or score > self.best):
+            self.best = score
+            checkpoint.save_best(self.run.path, self.steps, self._arrays(), self._facts())
+
+    def checkpoint(self) -> None:
+        """Write down everything that it takes to go on from here."""
+        self.log()
+        environments = {f"collector/{name}": array for name, array in self.collector.snapshot().items()}
+        keep = self.settings.keep_checkpoints
+        checkpoint.save(self.run.path, self.steps, {**self._arrays(), **environments}, self._facts(), keep)
+
+    def _policy(self) -> Policy:
+        return Policy(acting_arrays(self.state, self.collector.spec))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {**to_arrays(self.state), **bounds(self.collector.spec)}
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration,
+            "seconds": time.monotonic() - self.began,
+            "log_sizes": self.logs.flush(),
+            "best_score": self.best,
+        }
 
 
 def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:
@@ -217,11 +277,6 @@ def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:
     collected = saved.arrays.get("collector/steps")
     if saved.facts["steps"] != iteration * settings.batch_size or collected != iteration * settings.horizon:
         raise checkpoint.Damaged(f"The checkpoint {saved.path} does not fit its run: its counters disagree.")
-
-
-def _due(steps: int, every: int, batch: int) -> bool:
-    """Whether this batch crossed a multiple of `every`."""
-    return steps // every > (steps - batch) // every
 
 
 def _give_up_if_stuck(settings: Settings, record: dict[str, Any], run: Run) -> None:
