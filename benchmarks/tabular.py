@@ -198,8 +198,13 @@ def work(name: str, directory: pathlib.Path) -> None:
     rewards = np.load(directory / "rewards.npy")
     matrix = sp.csr_array(tuple(parts), shape=(rewards.size, len(rewards)))
     gain, seconds, iterations = SOLVERS[name][1](matrix, rewards)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-    print(json.dumps({"gain": gain, "iterations": iterations, "gigabytes": memory} | seconds))
+    print(json.dumps({"gain": gain, "iterations": iterations, "gigabytes": peak_memory()} | seconds))
+
+
+def peak_memory() -> float:
+    """The peak of this process in GB; `getrusage` would include that of the process that started it."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024**2
 
 
 def measure(name: str, python: str, directory: pathlib.Path) -> dict:
