@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -121,9 +120,8 @@ def best(run: Path) -> Checkpoint:
 def read(path: Path, largest: int) -> bytes:
     """The content of a file that is no larger than this; a `ValueError` says why not."""
     # Neither a pipe (to be waited for) nor a device (without end) may stand in a file's place.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise ValueError(f"{path.name} is not a file")
         if about.st_size > largest:
@@ -202,7 +200,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def _is_score(value: Any) -> bool:
@@ -240,5 +238,5 @@ def _flush_directory(path: Path) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{Path(os.fsdecode(error.filename)).name}: {error.strerror}"
+        return f"{os.path.basename(error.filename)}: {error.strerror}"
     return str(error)

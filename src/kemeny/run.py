@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -64,6 +65,7 @@ class Run:
         aside = path.parent / f".{path.name}.{os.getpid()}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)  # in a container every process may have the same number
             aside.mkdir()
             (aside / checkpoint.FOLDER).mkdir()
             (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -123,7 +125,14 @@ class Run:
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """A dictionary an evaluation."""
-        return self._lines(EVALUATIONS)
+        records = self._lines(EVALUATIONS)
+        for record in records:
+            returns = {name: value for name, value in record.items() if name.startswith("returns_")}
+            numbered = all(re.fullmatch(r"returns_[1-9]\d{0,17}", name) for name in returns)
+            given = [value for value in returns.values() if value is not None]
+            if not (given and numbered and all(map(_are_numbers, given))):
+                raise UserError(f"{self.path / EVALUATIONS} is damaged: a line is not the record of an evaluation.")
+        return records
 
     @property
     def policy(self) -> Policy:
@@ -138,9 +147,8 @@ class Run:
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}.") from error
         for number, record in enumerate(records, 1):
-            if not (
-                isinstance(record, dict) and type(record.get("steps")) is int and all(map(_is_plain, record.values()))
-            ):
+            sound = isinstance(record, dict) and type(record.get("steps")) is int and 0 <= record["steps"] < 2**63
+            if not (sound and all(map(_is_plain, record.values()))):
                 raise UserError(f"{path} is damaged: line {number} is not a record of numbers.")
         return records
 
@@ -150,6 +158,10 @@ def _is_plain(value: Any, deepest: int = 2) -> bool:
     if isinstance(value, list):
         return deepest > 0 and all(_is_plain(entry, deepest - 1) for entry in value)
     return value is None or isinstance(value, int | float)
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(x) in (int, float) and abs(x) < 1e300 for x in value)
 
 
 class Logs:

@@ -252,6 +252,6 @@ def _typed(name: str, hint: Any, given: Any) -> Any:
 def _is_number(kind: type, given: Any) -> bool:
     if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
         return False
-    if kind is int:
-        return math.isfinite(given) and given == int(given)
-    return isinstance(given, float | np.floating) or abs(int(given)) < 2**1000
+    if isinstance(given, int | np.integer):
+        return abs(int(given)) < 2**1000  # beyond, it is no floating-point number
+    return kind is float or (math.isfinite(given) and given == int(given))

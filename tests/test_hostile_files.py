@@ -1,0 +1,344 @@
+"""Damaged, forged and hostile files: each is refused in a sentence or read for what it is; none crashes a loader."""
+
+import contextlib
+import copy
+import json
+import os
+import shutil
+import struct
+import time
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import kemeny
+from kemeny import checkpoint
+from kemeny.checkpoint import ARRAYS, FACTS, SUMS, Damaged
+from kemeny.collect import Collector, Task
+from kemeny.errors import RunError, UserError
+from kemeny.experiments.plots import learning_curves
+from kemeny.run import Run
+from kemeny.settings import from_flat
+from kemeny.tabular import formats, zoo
+from tests.probes import policy_for
+
+fuzz = hypothesis.settings(
+    deadline=None, max_examples=int(os.environ.get("KEMENY_FUZZ", "60")), database=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.fixture
+def saved(tiny_run, tmp_path):
+    """A copy of a checkpoint."""
+    return shutil.copytree(checkpoint.latest(tiny_run.path).path, tmp_path / "saved")
+
+
+@pytest.fixture
+def run(tiny_run, tmp_path):
+    """A copy of a run."""
+    return Run.open(shutil.copytree(tiny_run.path, tmp_path / "run"))
+
+
+def forge(path, **content):
+    """Write files into a checkpoint, and checksums that fit."""
+    for name, bytes_ in content.items():
+        (path / {"arrays": ARRAYS, "facts": FACTS}[name]).write_bytes(bytes_)
+    (path / SUMS).write_bytes(checkpoint._sums({name: (path / name).read_bytes() for name in (ARRAYS, FACTS)}))
+
+
+def places(size, dense):
+    """Every one of the first `dense` bytes, then some, and the last."""
+    return sorted({*range(min(dense, size)), *range(0, size, max(1, size // 100)), size - 1})
+
+
+@pytest.mark.parametrize(("name", "dense"), [(SUMS, 300), (FACTS, 300), (ARRAYS, 400)])
+def test_a_flipped_bit_anywhere_is_found(saved, name, dense):
+    """Checksums, facts, and the length, names and numbers of the arrays."""
+    content = (saved / name).read_bytes()
+    for place in places(len(content), dense):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 8)
+        (saved / name).write_bytes(flipped)
+        with pytest.raises(Damaged, match=f"{saved} is damaged"):
+            checkpoint.load(saved)
+    (saved / name).write_bytes(content)
+    checkpoint.load(saved)
+
+
+@pytest.mark.parametrize("name", [SUMS, FACTS, ARRAYS])
+def test_a_truncated_or_missing_file_is_found(saved, name):
+    content = (saved / name).read_bytes()
+    for size in {0, 1, 7, len(content) // 2, len(content) - 1}:
+        (saved / name).write_bytes(content[:size])
+        with pytest.raises(Damaged):
+            checkpoint.load(saved)
+    (saved / name).unlink()
+    with pytest.raises(Damaged, match=f"{name}: No such file"):
+        checkpoint.load(saved)
+
+
+@fuzz
+@hypothesis.given(data=st.data())
+def test_forged_facts_are_refused_or_sound(saved, data):
+    facts = json.loads((saved / FACTS).read_bytes())
+    facts[data.draw(st.sampled_from([*facts, "new"]))] = data.draw(JSON)
+    original = (saved / FACTS).read_bytes()
+    forge(saved, facts=json.dumps(facts).encode())
+    try:
+        found = checkpoint.load(saved).facts
+    except (Damaged, UserError):
+        return
+    finally:
+        forge(saved, facts=original)
+    for name in ("steps", "iteration"):
+        assert type(found[name]) is int
+        assert found[name] >= 0
+    assert 0 <= found["seconds"] < np.inf
+    assert all(type(size) is int for size in found["log_sizes"].values())
+
+
+@fuzz
+@hypothesis.given(data=st.data())
+def test_forged_arrays_are_refused_or_make_a_policy_that_acts(saved, data):
+    """A header changed as JSON or byte by byte, checksums right."""
+    original = (saved / ARRAYS).read_bytes()
+    size = struct.unpack("<Q", original[:8])[0]
+    header = json.loads(original[8 : 8 + size])
+    if data.draw(st.booleans()):
+        name = data.draw(st.sampled_from(sorted(header)))
+        field = data.draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
+        numbers = st.integers(-1, 2**64)
+        header[name][field] = data.draw(
+            JSON | st.sampled_from(["F64", "BF16", "F8_E5M2", "I4", "F16"]) | st.lists(numbers, max_size=3)
+        )
+        text = json.dumps(header).encode()
+        blob = struct.pack("<Q", len(text)) + text + original[8 + size :]
+    else:
+        changed = bytearray(original)
+        for place in data.draw(st.lists(st.integers(0, size + 100), min_size=1, max_size=4)):
+            changed[place] = data.draw(st.integers(0, 255))
+        blob = bytes(changed)
+    forge(saved, arrays=blob)
+    try:
+        policy = kemeny.load_policy(saved)
+        assert policy(np.zeros(policy.observation_size)).shape in ((1,), ())
+    except Damaged:
+        pass
+    finally:
+        forge(saved, arrays=original)
+
+
+def hostile_header(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        struct.pack("<Q", 2**62),
+        struct.pack("<Q", 2**20 + 1) + b"{}",
+        hostile_header(b"[" * 10**6),
+        hostile_header(b'{"policy":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}'),
+        hostile_header(b'{"../../policy":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'),
+        hostile_header(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,99999999999]}}'),
+    ],
+    ids=["empty", "length", "long header", "deep", "overflow", "path", "beyond the end"],
+)
+def test_hostile_arrays_are_refused_at_once(saved, blob):
+    forge(saved, arrays=blob)
+    began = time.monotonic()
+    with pytest.raises(Damaged):
+        kemeny.load_policy(saved)
+    assert time.monotonic() - began < 2
+
+
+def test_files_that_are_no_files_or_too_large_are_refused_at_once(saved, run):
+    began = time.monotonic()
+    for name, largest in checkpoint.LARGEST.items():
+        (saved / name).rename(saved / "kept")
+        with (saved / name).open("wb") as file:
+            file.truncate(largest + 1)
+        with pytest.raises(Damaged, match="larger than any"):
+            checkpoint.load(saved)
+        (saved / name).unlink()
+        for trick in (os.mkfifo, lambda path: os.symlink("/dev/zero", path), os.mkdir):
+            trick(saved / name)
+            with pytest.raises(Damaged):
+                checkpoint.load(saved)
+            (os.rmdir if trick is os.mkdir else os.unlink)(saved / name)
+        (saved / "kept").rename(saved / name)
+    for content in (b"[" * 100_000, b"\xff", b"1" * 5_000, b"{}", b'{"format": true}'):
+        forge(saved, facts=content)
+        with pytest.raises(Damaged):
+            checkpoint.load(saved)
+    for content in (b"[" * 100_000, b"\xff", b"{}", b" " * (2**20 + 1)):
+        (run.path / "config.json").write_bytes(content)
+        with pytest.raises(UserError, match=r"config\.json"):
+            _ = run.config
+    assert time.monotonic() - began < 10
+
+
+def test_only_names_of_checkpoints_are_checkpoints(run):
+    """Nothing else in the folder is read, and no link is followed to be deleted."""
+    folder = run.path / "checkpoints"
+    for name in (
+        "step-9",
+        "step-99999999999x",
+        "step-../../etc",
+        "step-000000000009.old",
+        ".writing-step-000000009999",
+    ):
+        (folder / name.replace("/", "_")).mkdir()
+    assert checkpoint.latest(run.path).facts["steps"] == 600
+
+
+def test_a_newer_format_gets_its_own_sentence_and_is_left_alone(run):
+    newest = checkpoint.latest(run.path).path
+    facts = json.loads((newest / FACTS).read_bytes())
+    forge(newest, facts=json.dumps({**facts, "format": checkpoint.FORMAT + 1}).encode())
+    with pytest.raises(UserError, match=r"written by a newer Kemeny .* upgrade"):
+        kemeny.resume(run.path)
+    assert newest.exists()
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_thrown_away(run):
+    for path in (run.path / "checkpoints").iterdir():
+        (path / FACTS).write_bytes(b"")
+    before = (run.path / "metrics.jsonl").read_bytes()
+    with pytest.raises(Damaged, match="all 3 are damaged"):
+        kemeny.resume(run.path)
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+    with pytest.raises(Damaged):
+        kemeny.load_policy(run.path, best=True)
+
+
+def test_a_damaged_future_does_not_outlive_a_sound_present(run):
+    """With one checkpoint kept, falling back and saving must not leave the damaged one as the only one."""
+    folder = run.path / "checkpoints"
+    sound = checkpoint.load(folder / "step-000000000200")
+    (folder / "step-000000000600" / FACTS).write_bytes(b"")
+    facts = {key: value for key, value in sound.facts.items() if key not in ("format", "steps")}
+    checkpoint.save(run.path, 300, sound.arrays, facts, keep=1)
+    assert [path.name for path in folder.glob("step-*")] == ["step-000000000300"]
+    assert checkpoint.latest(run.path).facts["steps"] == 300
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    pool = Collector("InvertedPendulum-v5", Task(cut=50), num_envs=2, horizon=20, seed=0)
+    pool.collect(policy_for(4, 1), 0)
+    return pool.snapshot()
+
+
+@fuzz
+@hypothesis.given(data=st.data())
+def test_a_forged_snapshot_of_the_environments_is_refused(snapshot, data):
+    forged = copy.deepcopy(snapshot)
+    name = data.draw(st.sampled_from(sorted(forged)))
+    hypothesis.assume(name not in ("falls", "faults", "clock"))  # counters that only count
+    change = data.draw(st.sampled_from(["shape", "dtype", "missing", "numbers"]))
+    if change == "missing":
+        del forged[name]
+    elif change == "dtype":
+        forged[name] = forged[name].astype(np.float64)
+    elif change == "shape":
+        forged[name] = forged[name].reshape(1, *forged[name].shape)
+    else:
+        number = data.draw(st.sampled_from([-1, 2**40, 2**62, -(2**62)]))
+        forged[name] = np.full_like(forged[name], np.clip(number, -(2**30), 2**30) if name == "actions" else number)
+        hypothesis.assume(not (name == "steps" and number > 0))  # training compares it with the iteration
+    began = time.monotonic()
+    with pytest.raises(RunError):
+        Collector("InvertedPendulum-v5", Task(cut=50), num_envs=2, horizon=20, seed=0, snapshot=forged).close()
+    assert time.monotonic() - began < 5
+
+
+@fuzz
+@hypothesis.given(data=st.data())
+def test_forged_settings_are_refused_or_usable(run, data):
+    path = run.path / "config.json"
+    original = path.read_bytes()
+    config = json.loads(original)
+    if data.draw(st.integers(0, 3)) == 0:
+        config[data.draw(st.sampled_from(sorted(config)))] = data.draw(JSON)
+    else:
+        config["settings"][data.draw(st.sampled_from(sorted(config["settings"])))] = data.draw(JSON)
+    path.write_text(json.dumps(config))
+    try:
+        assert from_flat(run.config["settings"]).learner()
+    except UserError:
+        pass
+    finally:
+        path.write_bytes(original)
+
+
+@fuzz
+@hypothesis.given(data=st.data())
+def test_damaged_logs_are_refused_or_read(run, data):
+    name = data.draw(st.sampled_from(["metrics", "evaluations"]))
+    path = run.path / f"{name}.jsonl"
+    original = path.read_bytes()
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(original) - 1))
+        changed = original[:place] + data.draw(st.binary(max_size=4)) + original[place + 1 :]
+    else:
+        record = json.loads(original.splitlines()[0])
+        record[data.draw(st.sampled_from(sorted(record)))] = data.draw(JSON)
+        changed = json.dumps(record).encode() + b"\n" + original
+    path.write_bytes(changed)
+    try:
+        assert all(type(record["steps"]) is int for record in getattr(run, name))
+    except UserError:
+        pass
+    finally:
+        path.write_bytes(original)
+
+
+DAMAGED_EVALUATIONS = [
+    b'{"steps": 1}\n',
+    b'{"steps": 1, "returns_1000": "many"}\n',
+    b'{"steps": 1, "returns_x": [1]}\n',
+    b'{"steps": 1, "returns_1000": []}\n',
+    b'{"steps": 1, "returns_1000": [[1], [2, 3]]}\n',
+    b'{"steps": 1, "returns_1000": [null, 2]}\n',
+    b'{"steps": 1, "returns_1000": 3, "average_costs": 4}\n',
+    b'{"steps": 1, "returns_1000": [1e999]}\n',
+    b'{"steps": 1%s, "returns_1000": [1]}\n' % (b"0" * 400),
+    b"[" * 100_000 + b"\n",
+    b"null\n",
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED_EVALUATIONS, ids=range(len(DAMAGED_EVALUATIONS)))
+def test_plots_of_damaged_evaluations(run, tmp_path, content):
+    (run.path / "evaluations.jsonl").write_bytes(content)
+    with contextlib.suppress(UserError):
+        learning_curves([run.path], tmp_path / "curve.png")
+
+
+@fuzz
+@hypothesis.given(data=st.data())
+def test_a_damaged_model_is_refused_or_read(tmp_path, data):
+    path = tmp_path / "model.npz"
+    if not path.exists():
+        formats.save(zoo.access_control(), path)
+    original = path.read_bytes()
+    changed = bytearray(original)
+    for place in data.draw(st.lists(st.integers(0, len(original) - 1), min_size=1, max_size=5)):
+        changed[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(changed[: data.draw(st.sampled_from([len(original), len(original) // 2]))])
+    try:
+        formats.load(path)
+    except UserError:
+        pass
+    finally:
+        path.write_bytes(original)
