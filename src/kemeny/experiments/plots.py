@@ -3,15 +3,23 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kemeny.algorithms import ALGORITHMS
+from kemeny.criterion import Discounted
 from kemeny.errors import UserError
 from kemeny.run import Run
+from kemeny.settings import DEFAULT_GAMMA
 
-SAME_CURVE = ("algorithm", "gamma", "episodic", "reset_cost", "cut", "cost", "limit")
-"""Settings that are named in a legend where they differ; runs that differ in nothing but the seed are one curve."""
+SAME_CURVE = {
+    "seed", "threads", "workers", "step_timeout", "restart_faulty", "max_skipped",
+    "eval_every", "eval_trajectories", "eval_max_steps", "checkpoint_every", "keep_checkpoints",
+}  # fmt: skip
+"""Runs that differ in nothing but these are one curve; any other setting that differs is named in the legend."""
+IN_THE_NAME = {"algorithm", "gamma", "cost", "limit"}
+"""Settings that the legend always tells."""
 
 
 def learning_curves(paths: Sequence[Path], output: Path) -> None:
@@ -26,6 +34,8 @@ def learning_curves(paths: Sequence[Path], output: Path) -> None:
     environments = sorted({run.config["env"] for run in evaluated})
     quantities = _quantities(evaluated)
     pyplot = _pyplot()
+    from matplotlib.ticker import EngFormatter
+
     figure, axes = pyplot.subplots(
         len(quantities),
         len(environments),
@@ -39,9 +49,11 @@ def learning_curves(paths: Sequence[Path], output: Path) -> None:
             for row, quantity in enumerate(quantities):
                 axis = axes[row][column]
                 _draw(axis, curves, quantity)
-                axis.set(title=environment if row == 0 else None, ylabel=_label(quantity) if column == 0 else None)
+                axis.set(title=environment if row == 0 else None, ylabel=quantity.label if column == 0 else None)
                 axis.grid(alpha=0.25)
             axes[-1][column].set_xlabel("agent–environment interactions")
+            for row in range(len(quantities)):
+                axes[row][column].xaxis.set_major_formatter(EngFormatter(sep=""))
             axes[0][column].legend(frameon=False, fontsize="small")
         figure.tight_layout()
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -61,60 +73,70 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _quantities(runs: list[Run]) -> list[str]:
-    """What there is to draw: each horizon's return, then the costs."""
-    names = [name for run in runs for record in run.evaluations for name, value in record.items() if value is not None]
-    returns = sorted({n for n in names if n.startswith("returns_")}, key=lambda n: int(n.removeprefix("returns_")))
-    return returns + (["average_costs"] if "average_costs" in names else [])
+class _Quantity(NamedTuple):
+    """One row of the picture."""
+
+    label: str
+    field: str
+    """Of evaluations.jsonl."""
+    cost: int | None = None
+    """Which of a trajectory's costs."""
+
+    def of(self, record: dict[str, Any]) -> float | None:
+        """The mean over the trajectories of an evaluation."""
+        values = record.get(self.field)
+        if values is None:
+            return None
+        if self.cost is None:
+            return float(np.mean(values))
+        return float(np.mean([row[self.cost] for row in values])) if self.cost < len(values[0]) else None
 
 
-def _label(quantity: str) -> str:
-    if quantity == "average_costs":
-        return "cost per step"
-    return f"return, at most {int(quantity.removeprefix('returns_')):,} steps"
+def _quantities(runs: list[Run]) -> list[_Quantity]:
+    """What there is to draw: each horizon's return, then each cost."""
+    names = {name for run in runs for record in run.evaluations for name, value in record.items() if value is not None}
+    horizons = sorted(int(name.removeprefix("returns_")) for name in names if name.startswith("returns_"))
+    returns = [_Quantity(f"return, at most {horizon:,} steps", f"returns_{horizon}") for horizon in horizons]
+    costs = max((run.config["settings"].get("cost") or [] for run in runs), key=len)
+    return returns + [_Quantity(f"{cost} per step", "average_costs", i) for i, cost in enumerate(costs)]
 
 
 def _curves(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs by legend text: what distinguishes them, seeds left out."""
-    settings = [{name: run.config["settings"].get(name) for name in SAME_CURVE} for run in runs]
-    distinguishing = [
-        name for name in SAME_CURVE if len({str(s[name]) for s in settings}) > 1 and name not in ("algorithm", "gamma")
-    ]
+    everything = [run.config["settings"] for run in runs]
+    names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
+    distinguishing = [name for name in names if len({str(settings.get(name)) for settings in everything}) > 1]
     curves: dict[str, list[Run]] = defaultdict(list)
-    for run, s in zip(runs, settings, strict=True):
-        gamma = {"trpo": 0.99, "cpo": 0.99}.get(s["algorithm"]) if s["gamma"] is None else s["gamma"]
-        words = [s["algorithm"].upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
-        words += [f"{name.replace('_', ' ')} {s[name]}" for name in distinguishing]
+    for run, settings in zip(runs, everything, strict=True):
+        algorithm, gamma = settings["algorithm"], settings["gamma"]
+        if gamma is None and ALGORITHMS[algorithm].criterion is Discounted:
+            gamma = DEFAULT_GAMMA
+        words = [algorithm.upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
+        words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
+        words += [f"{name.replace('_', ' ')} {settings.get(name)}" for name in distinguishing]
         curves[", ".join(words)].append(run)
     return curves
 
 
-def _draw(axis: Any, curves: dict[str, list[Run]], quantity: str) -> None:
-    limits = set()
-    for name, runs in curves.items():
+def _draw(axis: Any, curves: dict[str, list[Run]], quantity: _Quantity) -> None:
+    for color, (name, runs) in enumerate(curves.items()):
         steps, values = _series(runs, quantity)
         if not steps.size:
             continue
         mean = values.mean(0)
         label = f"{name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-        (line,) = axis.plot(steps, mean, label=label, marker="o" if len(steps) < 2 else None)
+        axis.plot(steps, mean, label=label, color=f"C{color % 10}", marker="o" if len(steps) < 2 else None)
         if len(runs) > 1:
             deviation = values.std(0)
-            axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.2, color=line.get_color(), lw=0)
-        limits.update(limit for run in runs for limit in run.config["settings"].get("limit") or ())
-    if quantity == "average_costs":
-        for limit in limits:
-            axis.axhline(limit, color="black", lw=0.8, ls="--")
+            axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.2, color=f"C{color % 10}", lw=0)
+        if quantity.cost is not None:
+            axis.axhline(runs[0].config["settings"]["limit"][quantity.cost], color="black", lw=0.8, ls="--")
 
 
-def _series(runs: list[Run], quantity: str) -> tuple[np.ndarray, np.ndarray]:
+def _series(runs: list[Run], quantity: _Quantity) -> tuple[np.ndarray, np.ndarray]:
     """Steps at which every run was evaluated, and the mean over trajectories, a row a run."""
     tables = [
-        {
-            record["steps"]: float(np.mean(record[quantity]))
-            for record in run.evaluations
-            if record.get(quantity) is not None
-        }
+        {record["steps"]: value for record in run.evaluations if (value := quantity.of(record)) is not None}
         for run in runs
     ]
     shared = sorted(set.intersection(*(set(table) for table in tables)))

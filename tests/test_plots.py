@@ -1,0 +1,57 @@
+"""Which runs become one curve, and what the legend calls it."""
+
+import json
+
+import pytest
+
+from kemeny.errors import UserError
+from kemeny.experiments.plots import _curves, _quantities, _series, learning_curves
+from kemeny.run import Run
+from kemeny.settings import Settings, to_flat
+
+
+def fake_run(path, returns, costs=None, **changes):
+    path.mkdir()
+    settings = {**to_flat(Settings()), **changes}
+    (path / "config.json").write_text(json.dumps({"env": "Walk-v0", "env_is_id": True, "settings": settings}))
+    lines = [
+        {"steps": 100 * (i + 1), "returns_1000": [value - 1, value + 1], "average_costs": costs and [costs, costs]}
+        for i, value in enumerate(returns)
+    ]
+    (path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Run.open(path)
+
+
+def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
+    runs = [
+        fake_run(tmp_path / "a", [1.0, 2.0], seed=0),
+        fake_run(tmp_path / "b", [3.0, 6.0], seed=1, threads=7),
+        fake_run(tmp_path / "c", [5.0], delta=0.02),
+        fake_run(tmp_path / "d", [5.0], algorithm="trpo"),
+    ]
+    curves = _curves(runs)
+    assert {name: len(members) for name, members in curves.items()} == {
+        "ATRPO, delta 0.01": 2,
+        "ATRPO, delta 0.02": 1,
+        "TRPO γ = 0.99, delta 0.01": 1,
+    }
+    steps, values = _series(curves["ATRPO, delta 0.01"], _quantities(runs)[0])
+    assert steps.tolist() == [100, 200]
+    assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
+
+
+def test_each_cost_has_a_row_of_its_own(tmp_path):
+    limited = {"algorithm": "acpo", "cost": ["speed", "heat"], "limit": [2.0, 3.0]}
+    runs = [fake_run(tmp_path / "a", [1.0], costs=[1.5, 9.0], **limited), fake_run(tmp_path / "b", [1.0])]
+    returns, speed, heat = _quantities(runs)
+    assert (speed.label, heat.label) == ("speed per step", "heat per step")
+    assert [_series(runs[:1], q)[1].tolist() for q in (speed, heat)] == [[[1.5]], [[9.0]]]
+    assert returns.of(runs[1].evaluations[0]) == 1.0
+    assert speed.of(runs[1].evaluations[0]) is None
+    learning_curves([run.path for run in runs], tmp_path / "curve.svg")
+    assert "ACPO, speed ≤ 2, heat ≤ 3" in _curves(runs)
+
+
+def test_nothing_to_draw(tmp_path):
+    with pytest.raises(UserError, match="nothing to draw"):
+        learning_curves([fake_run(tmp_path / "a", []).path], tmp_path / "curve.png")
