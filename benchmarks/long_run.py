@@ -98,7 +98,7 @@ def grow(steps: int) -> list[str]:
 def cost(env: str, steps: int) -> str:
     watch, stopwatch = Watch(), Stopwatch()
     watched = ((checkpoint, "save"), (checkpoint, "save_best"), (Logs, "flush"), (Collector, "snapshot"))
-    with tempfile.TemporaryDirectory(dir=".") as folder, stopwatch.on(*watched):
+    with tempfile.TemporaryDirectory() as folder, stopwatch.on(*watched):
         run = kemeny.train(
             env, out=Path(folder) / "run", steps=steps, eval_every=10**9, eval_max_steps=1, progress=watch
         )
@@ -116,8 +116,11 @@ def main(args: LongRun) -> None:
             "| environment | MiB | ms a checkpoint | s per 100,000 steps | share of the time |",
             "|---|---|---|---|---|",
         ]
-        lines += [*table, *(cost(env, args.cost_steps) for env in args.costs), ""]
-        print("\n".join(lines), flush=True)
+        lines += table
+        for env in args.costs:
+            lines.append(cost(env, args.cost_steps))
+            print(lines[-1], flush=True)
+        lines.append("")
     if args.steps:
         lines += grow(args.steps)
     args.out.write_text("\n".join(lines) + "\n")

@@ -50,11 +50,11 @@ def test_killed_runs_resume_bit_for_bit(scenario, tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.faults", scenario, "3", "5", tmp_path / "run", "0.3"],
+        [sys.executable, "-m", "tests.faults", scenario, "2", "5", tmp_path / "run", "0.3"],
         env={**os.environ, **cache}, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[1],
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1].startswith("survived 3 of")
+    assert ran.stdout.splitlines()[-1].startswith("survived 2 of")
 
 
 def killed_once(tmp_path):
