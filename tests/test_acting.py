@@ -1,5 +1,6 @@
 """The policy in NumPy is the policy in JAX."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -21,14 +22,10 @@ def both(action, size=11):
     spec = Spec(size, action, None)
     state = learner.init(learner.Learner(), spec, jax.random.key(0))
     data = np.random.default_rng(0).normal(3, 5, size=(500, size)).astype(np.float32)
-    state = learner.State(
+    state = dataclasses.replace(
+        state,
         policy=jax.tree.map(lambda x: x * 3 + 0.1, state.policy),
-        critics=state.critics,
-        optimizers=state.optimizers,
         normalizer=state.normalizer.update(jax.numpy.asarray(data)),
-        key=state.key,
-        iteration=state.iteration,
-        skipped_in_a_row=state.skipped_in_a_row,
     )
     return state, Policy(acting_arrays(state, spec)), 2 * data[:50]
 
