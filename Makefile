@@ -30,7 +30,7 @@ demo: .venv/.installed
 	@echo "Its learning curve is the picture $(DEMO)/curve.png."
 	@echo "Try next:"
 	@echo "  $(BIN)/kemeny train HalfCheetah-v3 --steps 1000000 --out runs/cheetah    a policy that runs"
-	@echo "  $(BIN)/kemeny train HalfCheetah-v3 --algorithm trpo --gamma 0.99 --out runs/trpo"
+	@echo "  $(BIN)/kemeny train HalfCheetah-v3 --algorithm trpo --gamma 0.99 --steps 1000000 --out runs/trpo"
 	@echo "  $(BIN)/kemeny plot runs/cheetah runs/trpo -o compare.png"
 	@echo "  $(BIN)/kemeny --help"
 
