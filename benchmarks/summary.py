@@ -48,6 +48,7 @@ def name_of(settings: dict) -> str:
     words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
     words += [f"reset cost {settings['reset_cost']:g}"] if settings["reset_cost"] != 100 else []
     words += [f"cut at {settings['cut']:,}"] if settings["cut"] != 5_000 else []
+    words += [f"gauge {settings['gauge']}"] if settings["gauge"] != "centred" else []
     return ", ".join(words) + (", episodic" if settings["episodic"] else "")
 
 
