@@ -33,6 +33,13 @@ def test_a_shorter_protocol_leaves_the_long_horizon_out():
     assert run(Walk, 20).record()["returns_20"] == [20.0] * 3
 
 
+def test_the_longest_trajectory_is_reported_whatever_its_length():
+    record = run(Walk, 1_200).record()
+    assert record["returns_1000"] == [1_000.0] * 3
+    assert record["returns_1200"] == [1_200.0] * 3
+    assert record["returns_10000"] is None
+
+
 def test_average_cost_is_total_over_length():
     result = run(functools.partial(Walk, falls_at=5), 100, costs=("cost",))
     np.testing.assert_array_equal(result.average_costs, np.full((3, 1), 3.0))

@@ -73,7 +73,7 @@ def evaluate(
 ) -> Evaluation:
     """Run the policy without exploration until each trajectory falls or reaches the longest horizon."""
     count = protocol.eval_trajectories
-    horizons = [h for h in HORIZONS if h <= protocol.eval_max_steps] or [protocol.eval_max_steps]
+    horizons = [h for h in HORIZONS if h < protocol.eval_max_steps] + [protocol.eval_max_steps]
     pool = make_pool(
         env,
         count,
