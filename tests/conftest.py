@@ -1,7 +1,13 @@
 """Shapes and types are checked at run time in tests only."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
+if "KEMENY_TESTS_CACHE" not in os.environ:  # tests share compiled code with each other, and not with the user
+    os.environ["KEMENY_TESTS_CACHE"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kemeny-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # pytest -n uses the cores
 
 import pytest

@@ -60,3 +60,12 @@ def test_trajectories_of_different_length():
 def test_evaluation_seeds_differ_from_each_other():
     seeds = {evaluation_seed(seed, steps) for seed in range(5) for steps in (0, 5_000, 10_000)}
     assert len(seeds) == 15
+
+
+def test_an_exploring_evaluation_acts_as_training_does():
+    """The mean action of an untrained policy is near 0; exploring, it pays for its noise, the same each time."""
+    policy = policy_for(4, 1, seed=3)
+    still = evaluate(policy, "InvertedPendulum-v5", Protocol(6, 200), seed=5)
+    noisy, again = (evaluate(policy, "InvertedPendulum-v5", Protocol(6, 200), seed=5, explore=True) for _ in range(2))
+    assert (noisy.lengths != still.lengths).any()
+    np.testing.assert_array_equal(noisy.lengths, again.lengths)

@@ -262,3 +262,37 @@ def test_continuous_actions_reach_the_target(algorithm, tmp_path):
         cut=100, eval_every=20_000, eval_max_steps=10, critic_minibatch=100, delta=0.02,
     )  # fmt: skip
     assert run.policy(np.ones(1))[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_training_does_not_wait_for_a_checkpoint_to_be_written(tmp_path, monkeypatch):
+    slow, save = threading.Event(), checkpoint.save
+    collected = []
+
+    def wait_for_the_next_batch(*what):
+        assert slow.wait(60), "training waited for its checkpoint"
+        return save(*what)
+
+    class Watching(Target):
+        def step(self, action):
+            collected.append(1)
+            if len(collected) > 250:  # the second batch of 200 is under way
+                slow.set()
+            return super().step(action)
+
+    monkeypatch.setattr(checkpoint, "save", wait_for_the_next_batch)
+    run = kemeny.train(Watching, out=tmp_path / "run", checkpoint_every=200, eval_every=10**6, **TINY)
+    assert checkpoint.latest(run.path).facts["steps"] == 600
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_leaves_those_before(tmp_path, monkeypatch):
+    save = checkpoint.save
+
+    def fail_later(run, steps, *what):
+        if steps >= 400:
+            raise RunError("no space left")
+        return save(run, steps, *what)
+
+    monkeypatch.setattr(checkpoint, "save", fail_later)
+    with pytest.raises(RunError, match="no space left"):
+        kemeny.train(ENV, out=tmp_path / "run", checkpoint_every=200, eval_every=10**6, **TINY)
+    assert checkpoint.latest(tmp_path / "run").facts["steps"] == 200

@@ -52,7 +52,8 @@ class Policy:
     def head(self, observation: np.ndarray) -> np.ndarray:
         """Means or logits, a row an observation (float32 rows)."""
         x = (observation - self._shift) * self._scale
-        np.clip(x, -self._clip, self._clip, out=x)
+        np.minimum(x, self._clip, out=x)  # a third of np.clip's time on so few rows
+        np.maximum(x, -self._clip, out=x)
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             x = x @ weight
             x += bias

@@ -131,14 +131,14 @@ class Shard:
 
     def _fall_or_cut(self, into: Rollout, t: int, fell: np.ndarray, truncated: np.ndarray) -> None:
         """A fall is an ordinary, costly transition to a start state; a cut hides the state that comes next."""
-        if fell.any():
+        if np.count_nonzero(fell):
             into.signal[t, fell, 0] -= self.task.reset_cost
             self.falls += int(fell.sum())
             self.restart(self.everyone[fell])
         into.next_observation[t] = self.observation
         cut = truncated | (self.clock >= self.task.cut)
         into.cut[t] = cut
-        if cut.any():
+        if np.count_nonzero(cut):
             self.clock[cut] = 0
             self.restart(self.everyone[cut & ~fell])
 
@@ -148,7 +148,7 @@ class Shard:
         into.terminal[t] = ended
         into.cut[t] = truncated & ~ended
         over = ended | truncated
-        if over.any():
+        if np.count_nonzero(over):
             self.falls += int(ended.sum())
             self.clock[over] = 0
             self.restart(self.everyone[over])

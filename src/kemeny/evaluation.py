@@ -18,6 +18,9 @@ HORIZONS = (1_000, 10_000)
 EVALUATION_STREAM = 2**20
 """Keeps evaluation seeds apart from those of training environments, which count up from 0."""
 
+EXPLORATION_STREAM = 2
+"""Keeps an exploring evaluation's noise apart from other uses of its seed."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
@@ -70,8 +73,12 @@ def evaluate(
     workers: int = 0,
     step_timeout: float | None = None,
     restart_faulty: bool = False,
+    explore: bool = False,
 ) -> Evaluation:
-    """Run the policy without exploration until each trajectory falls or reaches the longest horizon."""
+    """Run the policy until each trajectory falls or reaches the longest horizon.
+
+    It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept.
+    """
     count = protocol.eval_trajectories
     horizons = [h for h in HORIZONS if h < protocol.eval_max_steps] + [protocol.eval_max_steps]
     pool = make_pool(
@@ -86,13 +93,15 @@ def evaluate(
     )
     try:
         faults = Faults(pool, restart_faulty)
+        rng = np.random.default_rng([EXPLORATION_STREAM, seed])
         alive = np.arange(count)
         observation, _ = faults.reset(alive)
         total, spent = np.zeros(count), np.zeros((count, len(costs)))
         lengths = np.zeros(count, np.int64)
         returns = {horizon: np.zeros(count) for horizon in horizons}
         while alive.size:
-            pool.send(policy.mode(policy.head(observation[alive])), alive)
+            head = policy.head(observation[alive])
+            pool.send(policy.explore(head, policy.noise(rng, len(head))) if explore else policy.mode(head), alive)
             step = pool.recv()
             observation[alive] = step.observation
             total[alive] += step.reward

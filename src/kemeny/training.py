@@ -1,8 +1,10 @@
 """The training loop: collect, update, log, evaluate, checkpoint; and the same again after a stop."""
 
+import concurrent.futures
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from jax._src import xla_bridge
 from kemeny import checkpoint, learner
 from kemeny.acting import Policy
 from kemeny.collect import Collector
+from kemeny.compilation import keep_compiled
 from kemeny.direction import Case
 from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
@@ -51,6 +54,7 @@ def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Pr
     config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
     named = {**to_flat(settings), "cost": [cost_name(cost) for cost in settings.cost]}
     run = Run.create(Path(out), {**config, "settings": named, **surroundings()})
+    keep_compiled(xla_cores())
     with run.locked():
         return _train(run, env, settings, None, progress)
 
@@ -85,7 +89,7 @@ def resume(
     with run.locked():
         for difference in differences(config):
             progress.say(f"{difference} The run goes on, but perhaps not bit for bit as if it had never stopped.")
-        _keep_cores(config.get("cores"), progress)
+        keep_compiled(_keep_cores(config.get("cores"), progress))
         saved = None
         if checkpoint.any_in(run.path):
             saved = checkpoint.latest(run.path, progress.say)
@@ -97,22 +101,26 @@ def resume(
         return _train(run, env, settings, saved, progress, inexact)
 
 
-def _keep_cores(cores: Any, progress: Progress) -> None:
-    """Let XLA divide its work among as many threads as when the run began, for its last digits depend on it."""
+def _keep_cores(cores: Any, progress: Progress) -> int:
+    """Let XLA divide its work among as many threads as when the run began, for its last digits depend on it.
+
+    Returns how many they are now.
+    """
     if type(cores) is not int or not 0 < cores <= 2**12 or cores == xla_cores():
-        return
+        return xla_cores()
     before = os.environ.get("NPROC")
     if xla_bridge.backends_are_initialized():
         progress.say(
             f"The run began with {cores} threads for XLA, and this process has {xla_cores()} already: its last digits "
             "may differ from those of a run that was never stopped. In a new process they would not."
         )
-        return
+        return xla_cores()
     os.environ["NPROC"] = str(cores)
     jax.devices()
     del os.environ["NPROC"]
     if before is not None:
         os.environ["NPROC"] = before
+    return cores
 
 
 def _train(
@@ -180,6 +188,8 @@ class _Loop:
         self.began = time.monotonic() - facts["seconds"]
         self.logs = Logs(run, facts["log_sizes"], self.steps)
         stack.callback(self.logs.close)
+        self.writer = _Writer()
+        stack.callback(self.writer.finish)
         self.limits = _LimitsOutOfReach(settings, run.metrics if settings.limit else [])
         self.shown = stack.enter_context(progress.of(settings.steps, run.path, self.steps))
         self.unlogged: tuple[learner.Metrics, dict[str, Any]] | None = None
@@ -198,8 +208,9 @@ class _Loop:
         """Collect a batch and learn from it."""
         falls, faults = self.collector.falls, self.collector.faults
         rollout = self.collector.collect(self._policy(), self.iteration)
-        self.log()
         self.state, metrics = learner.update(self.learning, self.state, rollout)
+        self.log()
+        self.writer.check()
         self.iteration += 1
         self.unlogged = (
             metrics,
@@ -213,7 +224,7 @@ class _Loop:
         )
 
     def log(self) -> None:
-        """Write the last iteration down: not before the next batch is there, so that nobody waits for the critics."""
+        """Write the last iteration down: while the next one is computed, so that nobody waits for it or its critics."""
         if self.unlogged is None:
             return
         (metrics, counts), self.unlogged = self.unlogged, None
@@ -247,14 +258,15 @@ class _Loop:
         score = result.score(settings.limit, float(self.learning.criterion.slope))
         if np.isfinite(score).all() and (self.best is None or score > self.best):
             self.best = score
-            checkpoint.save_best(self.run.path, self.steps, self._arrays(), self._facts())
+            self.writer.write(checkpoint.save_best, self.run.path, self.steps, self._arrays(), self._facts())
 
     def checkpoint(self) -> None:
         """Write down everything that it takes to go on from here."""
         self.log()
         environments = {f"collector/{name}": array for name, array in self.collector.snapshot().items()}
         keep = self.settings.keep_checkpoints
-        checkpoint.save(self.run.path, self.steps, {**self._arrays(), **environments}, self._facts(), keep)
+        arrays = {**self._arrays(), **environments}
+        self.writer.write(checkpoint.save, self.run.path, self.steps, arrays, self._facts(), keep)
 
     def _policy(self) -> Policy:
         return Policy(acting_arrays(self.state, self.collector.spec))
@@ -269,6 +281,30 @@ class _Loop:
             "log_sizes": self.logs.flush(),
             "best_score": self.best,
         }
+
+
+class _Writer:
+    """Writes checkpoints beside training, one at a time and in order; what goes wrong is raised in training."""
+
+    def __init__(self) -> None:
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
+        self._last: concurrent.futures.Future = concurrent.futures.Future()
+        self._last.set_result(None)
+
+    def write(self, save: Callable[..., Any], *what: Any) -> None:
+        """Have this written, after what was to be written before it."""
+        self._last.result()
+        self._last = self._thread.submit(save, *what)
+
+    def check(self) -> None:
+        """Raise what went wrong, if it is known by now."""
+        if self._last.done():
+            self._last.result()
+
+    def finish(self) -> None:
+        """Wait until all is written."""
+        self._thread.shutdown()
+        self._last.result()
 
 
 def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:

@@ -55,6 +55,7 @@ class EnvPoolPool:
         keys: list[str] = list(self._pool._state_keys)
         self._columns = [keys.index(key) for key in (_observation_key(keys), "reward", "done", "trunc")]
         self._clock = Clock(num_envs, time_limit)
+        self._everyone = self._clock.everyone.astype(np.int32)
         self._sent = np.empty(0)
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
@@ -65,8 +66,9 @@ class EnvPoolPool:
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Begin a step of all (or only these) environments; returns at once."""
+        whole = ids is None
         ids = self._clock.begin(ids)
-        who = ids.astype(np.int32)
+        who = self._everyone if whole else ids.astype(np.int32)
         self._sent = self._actions.batch(action)
         self._pool._send([who, who, self._sent])
 

@@ -95,7 +95,7 @@ class Clock:
         ids = self.everyone if ids is None else self._checked(ids)
         if self.pending is not None:
             raise RuntimeError("a step is under way already: recv() before the next send()")
-        if self.waiting[ids].any():
+        if np.count_nonzero(self.waiting[self._rows(ids)]):
             # EnvPool would silently ignore the action and restart by itself.
             raise RuntimeError(f"environments {ids[self.waiting[ids]].tolist()} have ended: reset() them before send()")
         self.pending = ids
@@ -109,18 +109,22 @@ class Clock:
 
     def end(self, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
         """Note that the step is over; `truncated` with the time limit in it."""
-        ids = self.stepping()
+        rows = self._rows(self.stepping())
         self.pending = None
-        self.elapsed[ids] += 1
+        self.elapsed[rows] += 1
         if self._time_limit is not None:
-            truncated = truncated | (self.elapsed[ids] >= self._time_limit)
-        self.waiting[ids] = terminated | truncated
+            truncated = truncated | (self.elapsed[rows] >= self._time_limit)
+        self.waiting[rows] = terminated | truncated
         return truncated
 
     def abandon(self) -> None:
         """Note that the step failed: those in it wait for a restart."""
         self.waiting[self.stepping()] = True
         self.pending = None
+
+    def _rows(self, ids: np.ndarray) -> np.ndarray | slice:
+        """All rows as a slice, which is several times as fast as an index each."""
+        return slice(None) if ids is self.everyone else ids
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:
         if self.pending is not None:
