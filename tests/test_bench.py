@@ -1,0 +1,177 @@
+"""`kemeny bench`: that its numbers are of what they say, on budgets far too small to say how fast anything is."""
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from kemeny import bench, checkpoint, cli, learner, training
+from kemeny.collect import Collector
+from kemeny.settings import from_flat
+
+TINY = {"num_envs": 4, "batch_size": 1000, "hidden": (8,), "eval_max_steps": 30}
+SECONDS = 0.1
+ENVS = {"CartPole-v1": "EnvPool", "GymnasiumPendulum-v0": "Gymnasium"}
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Discrete actions and falls; continuous actions, and an environment that EnvPool does not have."""
+    gymnasium.register("GymnasiumPendulum-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv")
+    lines = []
+    yield bench.measure(tuple(ENVS), 2, SECONDS, TINY, lines.append), lines
+    del gymnasium.registry["GymnasiumPendulum-v0"]
+
+
+def test_speeds(results):
+    measured, lines = results
+    assert [one.env for one in measured.environments] == list(ENVS)
+    for one in measured.environments:
+        assert len(one.ceiling) == len(one.loop) == len(one.share) == 2
+        assert min(one.ceiling) > 0
+        assert min(one.loop) > 0
+        np.testing.assert_allclose(one.share, np.divide(one.loop, one.ceiling))
+        if one.simulator == "Gymnasium":  # for a tenth of a second, EnvPool's threads may wait for other processes
+            assert max(one.share) < 1.5
+    assert sum("steps/s" in line for line in lines) == 2 * len(ENVS)
+
+
+def test_parts_add_up_to_the_loop(results):
+    for one in results[0].environments:
+        for profile in (one.profile, one.in_turn):
+            assert profile.ms.keys() == bench.PARTS.keys()
+            assert min(profile.ms.values()) >= 0
+            assert profile.total == pytest.approx(sum(profile.ms.values()))
+        for part in ("simulate", "act", "store", "step", "logging", "checkpoints", "rest"):
+            assert one.profile.ms[part] > 0, part
+        assert one.profile.evaluation_ms > 0
+        assert len(one.profile.evaluation_lengths) == 10
+        assert max(one.profile.evaluation_lengths) <= 30
+
+
+def test_the_table_has_a_column_an_environment_and_a_row_a_part(results):
+    text = bench.tables(results[0])
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    heads = ["environment", "simulator", "its ceiling", "whole loop of `kemeny train`", "share of the ceiling"]
+    assert rows[0] == heads
+    assert [tuple(row[:2]) for row in rows[2:4]] == list(ENVS.items())
+    assert rows[4] == ["", *ENVS]
+    assert all(len(row) == 1 + len(ENVS) for row in rows[4:])
+    parts = rows[6 : 6 + len(bench.PARTS)]
+    assert [row[0] for row in parts] == list(bench.PARTS.values())
+    for column in range(1, 1 + len(ENVS)):
+        shares = [float(row[column].split("(")[1].strip("%)")) for row in parts]
+        assert sum(shares) == pytest.approx(100, abs=0.5 * len(shares))
+
+
+def test_without_overlap_the_critics_are_waited_for(results):
+    for one in results[0].environments:
+        assert one.in_turn.ms["critics"] > 1  # a hundred minibatches
+
+
+def test_what_is_slow_shows_as_slow(monkeypatch):
+    """Each part is the time of what it is named for: delays are found again where they were put."""
+    delay = 0.03
+
+    def slow_down(home, name):
+        function = getattr(home, name)
+
+        def slow(*args, **kwargs):
+            time.sleep(delay)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(home, name, slow)
+
+    slow_down(learner, "update")
+    slow_down(Collector, "collect")
+    slow_down(bench.Logs, "metrics")
+    slow_down(bench.Policy, "noise")
+    slow_down(checkpoint, "save")
+    slow_down(training, "evaluate")
+    profile = bench.profile("Pendulum-v1", TINY, bench.FEWEST_BATCHES)
+    once, shards = 1e3 * delay, 2
+    rarely = once * TINY["batch_size"] / from_flat(TINY).checkpoint_every
+    for part, ms in {"step": once, "store": once, "logging": once, "act": shards * once}.items():
+        assert profile.ms[part] > ms, part
+    assert profile.ms["checkpoints"] < rarely < profile.checkpoints_beside_ms
+    assert profile.evaluation_ms > rarely
+
+
+def test_nothing_stays_replaced():
+    before = (learner.update, Collector.collect, bench.EnvPoolPool.recv, bench.Policy.head, training.evaluate)
+    bench.profile("Pendulum-v1", TINY, bench.FEWEST_BATCHES)
+    assert before == (learner.update, Collector.collect, bench.EnvPoolPool.recv, bench.Policy.head, training.evaluate)
+
+
+def test_a_stopwatch_counts_the_inner_part_alone():
+    watch = bench.Stopwatch()
+    inner = watch.timed("inner", lambda: time.sleep(0.02))
+    outer = watch.timed("outer", lambda: (inner(), time.sleep(0.01)))
+    watch.timed("evaluation", outer)()
+    outer()
+    thread = threading.Thread(target=outer)
+    thread.start()
+    thread.join()
+    lap = watch.lap()
+    assert lap["inner"] >= 0.02
+    assert lap["outer"] >= 0.01
+    assert lap["evaluation"] >= 0.03
+    assert lap["rest"] >= 0.03  # waiting for the thread
+    assert watch.beside("inner") >= 0.02
+    assert watch.beside("outer") >= 0.01
+    assert watch.beside("evaluation") == 0
+    assert sum(watch.lap().values()) < 0.01
+
+
+@pytest.mark.parametrize("num_envs", [1, 5])
+def test_the_ceiling_of_pools_of_any_size(num_envs):
+    assert bench.ceiling("HalfCheetah-v3", SECONDS, from_flat({"num_envs": num_envs, "threads": 1}), 0) > 0
+
+
+def run(capfd, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["kemeny", "bench", *map(str, arguments)])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    return code, *capfd.readouterr()
+
+
+def test_the_command_prints_json_and_writes_the_tables(capfd, monkeypatch, results, tmp_path):
+    monkeypatch.setattr(bench, "measure", lambda *args: results[0])
+    code, out, _ = run(capfd, monkeypatch, "CartPole-v1", "--json", "-o", tmp_path / "bench.md")
+    assert code == 0
+    assert json.loads(out) == json.loads(json.dumps(dataclasses.asdict(results[0])))
+    assert (tmp_path / "bench.md").read_text() == bench.tables(results[0])
+    code, out, _ = run(capfd, monkeypatch, "CartPole-v1")
+    assert code == 0
+    assert out == bench.tables(results[0])
+
+
+MISTAKES = {
+    "unknown environment": (["HalfCheeta-v3"], "HalfCheetah-v3"),
+    "the second is unknown": (["CartPole-v1", "HalfCheeta-v3"], "HalfCheetah-v3"),
+    "no rounds": (["--rounds", "0"], "--rounds must be at least 1"),
+    "no time": (["--seconds", "nan"], "--seconds above 0"),
+    "uneven batch": (["--num-envs", "7"], "--num-envs 8"),
+    "threads": (["--threads", "-1"], "--threads is -1"),
+    "nowhere to write": (["-o", "nowhere/bench.md"], "nowhere/bench.md cannot be written"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_a_sentence_before_anything_is_measured(name, capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "_measure", lambda *args: pytest.fail("measured"))
+    arguments, expected = MISTAKES[name]
+    code, out, err = run(capfd, monkeypatch, *arguments)
+    assert code == 2
+    assert expected in err
+    assert not out
+    assert not list(tmp_path.iterdir())
