@@ -29,6 +29,7 @@ from kemeny.envs.gymnasium import GymnasiumPool
 from kemeny.envs.pool import Step, available_cores, choose_backend, make_pool
 from kemeny.envs.pool import inspect as inspect_env
 from kemeny.errors import UserError
+from kemeny.progress import silent
 from kemeny.run import Logs, Run, surroundings
 from kemeny.settings import Settings, from_flat
 from kemeny.spec import Continuous
@@ -272,7 +273,7 @@ class _BareEnvPool:
 
 
 def whole_loop(env: str, settings: dict[str, Any], batches: int) -> float:
-    """Steps per second of `kemeny.train` without evaluations: simulation, acting, update, logs and checkpoints."""
+    """Steps per second of training without evaluations: simulation, acting, update, logs and checkpoints."""
     with _trained(env, {**settings, "eval_max_steps": 1, "eval_every": NEVER}, batches) as run:
         lines = run.metrics
     first, last = lines[COMPILING], lines[-1]
@@ -282,10 +283,11 @@ def whole_loop(env: str, settings: dict[str, Any], batches: int) -> float:
 @contextlib.contextmanager
 def _trained(env: str, settings: dict[str, Any], batches: int) -> Iterator[Run]:
     """A finished run in a directory that does not stay."""
-    steps = batches * from_flat(settings).batch_size
+    chosen = from_flat(settings)
+    chosen = dataclasses.replace(chosen, steps=batches * chosen.batch_size)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            run = training.train(env, out=Path(folder) / "run", **{**settings, "steps": steps})
+            run = training.start(env, chosen, Path(folder) / "run", silent)
         except training.Interrupted:
             raise training.Interrupted("Stopped before everything was measured.") from None
         yield run
