@@ -9,15 +9,16 @@ SOURCE = Path(__file__).parents[1] / "src" / "kemeny"
 
 ROOMS = [
     {"cli"},
-    {"experiments"},
+    {"experiments", "bench"},
     {"training"},
     {"progress", "signals"},
     {"run"},
     {"settings"},
+    {"presets"},
     {"state_arrays"},
     {"video"},
     {"evaluation"},
-    {"collect"},
+    {"collect", "compilation"},
     {"envs"},
     {"learner"},
     {"algorithms"},

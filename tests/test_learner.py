@@ -128,6 +128,7 @@ def test_an_update_compiles_once():
     compiled = learner._move._cache_size(), learner._refit._cache_size()
     for seed in range(1, 4):
         state, _ = update(learning, state, random_batch(BOX, seed))
+    update(dataclasses.replace(learning, iterations=12), state, random_batch(BOX, 4))  # nor for a longer run
     assert (learner._move._cache_size(), learner._refit._cache_size()) == compiled
 
 

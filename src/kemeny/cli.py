@@ -12,11 +12,14 @@ import tyro
 from tyro.conf import Positional, arg
 
 from kemeny.acting import load_policy
+from kemeny.bench import bench
 from kemeny.errors import RunError, UserError
 from kemeny.evaluation import Protocol, evaluate, evaluation_seed
+from kemeny.presets import Preset, described
+from kemeny.presets import preset as preset_of
 from kemeny.progress import Terminal
 from kemeny.run import Run
-from kemeny.settings import Settings
+from kemeny.settings import Settings, from_flat
 from kemeny.tabular.report import exact
 from kemeny.training import Interrupted
 from kemeny.training import resume as resume_run
@@ -31,13 +34,18 @@ DESCRIPTION = """Deep reinforcement learning for tasks that never end.
     kemeny exact --zoo access_control
 """
 DEFAULTS = Settings()
+TYRO = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 app = tyro.extras.SubcommandApp()
+app.command(bench)
 app.command(exact)
 
 
 @app.command
 def train(
-    env: Annotated[Positional[str], arg(metavar="ENV")], settings: Settings = DEFAULTS, out: Path | None = None
+    env: Annotated[Positional[str], arg(metavar="ENV")],
+    settings: Settings = DEFAULTS,
+    out: Path | None = None,
+    preset: Preset = "task",
 ) -> None:
     """Train a policy and leave a run directory.
 
@@ -45,9 +53,24 @@ def train(
         env: Id of an environment of EnvPool's or Gymnasium's, such as HalfCheetah-v3.
         settings: What to learn and how.
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
+        preset: Where a setting is not given: what was found to serve this task, or the paper's (Appendix H).
     """
+    if values := preset_of(env, preset):
+        print(f"Preset for {env}: {described(values)}")
+        settings = _given(from_flat(values))
     run = start_run(env, settings, out, Terminal())
     print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
+
+
+def _given(defaults: Settings) -> Settings:
+    """The settings of this command line, with other defaults."""
+
+    def train(
+        env: Positional[str], settings: Settings = defaults, out: Path | None = None, preset: Preset = "task"
+    ) -> Settings:
+        return settings
+
+    return tyro.cli(train, args=sys.argv[2:], config=TYRO)
 
 
 @app.command
@@ -71,9 +94,10 @@ def evaluate_command(
     video: Path | None = None,
     video_steps: int = 1_000,
     best: bool = False,
+    explore: bool = False,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """Run a trained policy without exploration and report its returns.
+    """Run a trained policy, by its mean action, and report its returns.
 
     Args:
         run: A run directory, or one of its checkpoints.
@@ -84,6 +108,7 @@ def evaluate_command(
         video: Film the first trajectory into this mp4 file, too.
         video_steps: Longest film, in steps.
         best: Take the policy of the best evaluation instead of the newest.
+        explore: Let it act as in training, with exploration, instead of by its mean action.
         json: Print the record as JSON instead of a table.
     """
     if trajectories < 1 or max_steps < 1:
@@ -94,7 +119,7 @@ def evaluate_command(
         raise UserError(f"The run was trained on the function {config['env']}: evaluate it with kemeny.evaluate(…).")
     costs = (*config["settings"]["cost"], *cost)
     protocol = Protocol(trajectories, max_steps)
-    result = evaluate(policy, config["env"], protocol, seed=evaluation_seed(seed, 0), costs=costs)
+    result = evaluate(policy, config["env"], protocol, seed=evaluation_seed(seed, 0), costs=costs, explore=explore)
     if video is not None:
         from kemeny.video import record as film
 
@@ -104,7 +129,8 @@ def evaluate_command(
     if json:
         print(json_format.dumps(record))
         return
-    table = rich.table.Table(title=f"{config['env']}, {trajectories} trajectories, mean action", title_justify="left")
+    manner = "with exploration" if explore else "mean action"
+    table = rich.table.Table(title=f"{config['env']}, {trajectories} trajectories, {manner}", title_justify="left")
     for heading in ("", "mean", "std", "min", "median", "max"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     rows = {f"return, ≤ {horizon:,} steps": values for horizon, values in result.returns.items()}
@@ -138,11 +164,7 @@ def plot(
 def main() -> None:
     """`kemeny …`"""
     try:
-        app.cli(
-            prog="kemeny",
-            description=DESCRIPTION,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-        )
+        app.cli(prog="kemeny", description=DESCRIPTION, config=TYRO)
     except (UserError, RunError) as problem:
         print(f"kemeny: {problem}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED if isinstance(problem, Interrupted) else EXIT_MISTAKE)

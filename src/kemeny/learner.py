@@ -60,8 +60,9 @@ class Networks:
 
     hidden: tuple[int, ...] = (64, 64)
     """Units in each hidden layer of policy and critics."""
-    log_std: float | None = None
-    """Initial log standard deviation of a Gaussian policy [−0.5 for atrpo and trpo, −1 for acpo and cpo]."""
+    log_std: float | None = -1.0
+    """Initial log standard deviation of a Gaussian policy (None: the paper's, −0.5 for atrpo and trpo, −1 for acpo
+    and cpo)."""
     observation_clip: float = 10.0
     """Normalised observations are clipped to ± this."""
 
@@ -73,8 +74,8 @@ class Learner:
     criterion: Criterion = dataclasses.field(default_factory=Average)
     limits: tuple[float, ...] = ()
     """Upper limit of each cost, in the criterion's units."""
-    iterations: int = 200
-    """Updates in the whole run, over which the critics' rate is annealed."""
+    iterations: int = dataclasses.field(default=200, compare=False)
+    """Updates in the whole run, over which the critics' rate is annealed; the compiled code does not depend on it."""
     gae_lambda: float = 0.95
     cost_gae_lambda: float = 0.95
     networks: Networks = dataclasses.field(default_factory=Networks)
@@ -176,9 +177,10 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
     """
     # In arrays of their own, signals are summed in the same order however many there are: that is what makes a limit
     # that never binds change nothing, bit for bit.
+    rate = jnp.float32(learner.critic.critic_rate * (1 - int(state.iteration) / learner.iterations))
     moved, targets, metrics = _move(learner, state, rollout, _apart(rollout))
     fits = [
-        _refit(learner.critic, critic, optimizer, targets.x, target, targets.rate, targets.shuffle)
+        _refit(learner.critic, critic, optimizer, targets.x, target, rate, targets.shuffle)
         for critic, optimizer, target in zip(state.critics, state.optimizers, targets.value, strict=True)
     ]
     critics, optimizers, losses, broken = zip(*fits, strict=True)
@@ -191,7 +193,6 @@ class _Targets(NamedTuple):
 
     x: Float[Array, "sample obs"]
     value: list[Float[Array, " sample"]]
-    rate: Float[Array, ""]
     shuffle: PRNGKeyArray
 
 
@@ -206,7 +207,6 @@ def _move(learner: Learner, state: State, rollout: Rollout, signals: Signals) ->
 
     skipped = jnp.where(step.outcome == Outcome.ACCEPTED, 0, state.skipped_in_a_row + 1)
     key, shuffle = jax.random.split(state.key)
-    rate = learner.critic.critic_rate * (1 - state.iteration / learner.iterations)
     objective = jnp.stack([signal.objective for signal in estimates])
     realised = objective - state.objective
 
@@ -238,7 +238,7 @@ def _move(learner: Learner, state: State, rollout: Rollout, signals: Signals) ->
         skipped_in_a_row=skipped,
         objective=objective,
     )
-    return state, _Targets(x, [signal.target for signal in estimates], rate, shuffle), metrics
+    return state, _Targets(x, [signal.target for signal in estimates], shuffle), metrics
 
 
 class Estimate(NamedTuple):

@@ -20,6 +20,8 @@ from kemeny.direction import Case
 from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import RunError, UserError
 from kemeny.evaluation import evaluate, evaluation_seed
+from kemeny.presets import Preset
+from kemeny.presets import preset as preset_of
 from kemeny.progress import Progress, silent
 from kemeny.run import Logs, Run, differences, plain, surroundings, xla_cores
 from kemeny.settings import Settings, cost_name, from_flat, to_flat
@@ -35,13 +37,21 @@ class Interrupted(RunError):
     """Training was asked to stop, finished its iteration and wrote a checkpoint."""
 
 
-def train(env: EnvLike, *, out: str | Path | None = None, progress: Progress = silent, **settings: Any) -> Run:
+def train(
+    env: EnvLike,
+    *,
+    out: str | Path | None = None,
+    preset: Preset = "task",
+    progress: Progress = silent,
+    **settings: Any,
+) -> Run:
     """Train a policy and leave a run directory.
 
     `env` is the id of an environment or a function that makes one; `settings` are the fields of `kemeny.Settings` and
-    of the groups in it, by their flat names (`steps=1_000_000, delta=0.02, reset_cost=10`).
+    of the groups in it, by their flat names (`steps=1_000_000, delta=0.02, reset_cost=10`). Those not given are the
+    preset's, if it has them, and otherwise the defaults.
     """
-    return start(env, from_flat(settings), out, progress)
+    return start(env, from_flat({**preset_of(env, preset), **settings}), out, progress)
 
 
 def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Progress) -> Run:
