@@ -229,9 +229,9 @@ class Collector:
         """What a fault of late was."""
         return next((shard.faults.last for shard in self.shards if shard.faults.last), "")
 
-    def collect(self, policy: Policy, iteration: int) -> Rollout:
-        """The batch of an iteration."""
-        batch = self._allocate()
+    def collect(self, policy: Policy, iteration: int, into: Rollout | None = None) -> Rollout:
+        """The batch of an iteration, in arrays of its own or in those of a batch that nobody reads any more."""
+        batch = self.allocate() if into is None else into
         views = []
         first = 0
         for number, shard in enumerate(self.shards):
@@ -271,7 +271,7 @@ class Collector:
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Refuse what no run can have written, before anything is replayed as often as it says."""
         envs, shards = (self.num_envs,), (len(self.shards),)
-        actions = self._allocate().action
+        actions = self.allocate().action
         counts = {
             "steps": (),
             "falls": shards,
@@ -328,7 +328,8 @@ class Collector:
                 self._history.append(actions[:0].copy())
                 break
 
-    def _allocate(self) -> Rollout:
+    def allocate(self) -> Rollout:
+        """Room for a batch."""
         rows, size = (self.horizon, self.num_envs), self.spec.observation_size
         kind = self.spec.action
         action = np.empty(rows, np.int32) if isinstance(kind, Discrete) else np.empty((*rows, kind.size), F32)

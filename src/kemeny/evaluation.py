@@ -3,6 +3,7 @@
 One set of trajectories serves every horizon: the return at 1,000 steps is a prefix of that at 10,000.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from kemeny.acting import Policy
 from kemeny.envs.faults import Faults
-from kemeny.envs.pool import EnvLike, make_pool, seed_of
+from kemeny.envs.pool import EnvLike, Pool, make_pool, seed_of
 
 HORIZONS = (1_000, 10_000)
 """Steps at which returns are reported (§6.1)."""
@@ -80,45 +81,89 @@ def evaluate(
     It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept.
     """
     count = protocol.eval_trajectories
-    horizons = [h for h in HORIZONS if h < protocol.eval_max_steps] + [protocol.eval_max_steps]
-    pool = make_pool(
-        env,
-        count,
-        seed=seed,
-        costs=costs,
-        threads=threads,
-        workers=workers,
-        step_timeout=step_timeout,
-        tolerant=restart_faulty,
+    sizes = [count] if count == 1 else [count - count // 2, count // 2]
+    with contextlib.ExitStack() as stack:
+        halves = []
+        for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
+            pool = make_pool(
+                env,
+                size,
+                seed=seed,
+                first=int(first),
+                costs=costs,
+                threads=threads,
+                workers=-(-workers // len(sizes)),
+                step_timeout=step_timeout,
+                tolerant=restart_faulty,
+            )
+            stack.callback(pool.close)
+            rng = np.random.default_rng([EXPLORATION_STREAM, seed, int(first)]) if explore else None
+            halves.append(
+                _Trajectories(
+                    pool, Faults(pool, restart_faulty, int(first)), policy, protocol.eval_max_steps, rng, len(costs)
+                )
+            )
+        for half in halves:
+            half.begin()
+        while any(half.alive.size for half in halves):
+            for half in halves:  # while one is simulated, the actions of the other are computed
+                if half.alive.size:
+                    half.finish()
+                    half.begin()
+    return Evaluation(
+        {horizon: np.concatenate([half.returns[horizon] for half in halves]) for horizon in halves[0].returns},
+        np.concatenate([half.lengths for half in halves]),
+        np.concatenate([half.spent / half.lengths[:, None] for half in halves]),
+        sum(half.faults.count for half in halves),
     )
-    try:
-        faults = Faults(pool, restart_faulty)
-        rng = np.random.default_rng([EXPLORATION_STREAM, seed])
-        alive = np.arange(count)
-        observation, _ = faults.reset(alive)
-        total, spent = np.zeros(count), np.zeros((count, len(costs)))
-        lengths = np.zeros(count, np.int64)
-        returns = {horizon: np.zeros(count) for horizon in horizons}
-        while alive.size:
-            head = policy.head(observation[alive])
-            pool.send(policy.explore(head, policy.noise(rng, len(head))) if explore else policy.mode(head), alive)
-            step = pool.recv()
-            observation[alive] = step.observation
-            total[alive] += step.reward
-            spent[alive] += step.costs
-            lengths[alive] += 1
-            for horizon in horizons:
-                arrived = alive[lengths[alive] <= horizon]
-                returns[horizon][arrived] = total[arrived]
-            over = step.terminated | step.truncated | (lengths[alive] >= protocol.eval_max_steps)
-            failed = faults.among(step, alive)
-            if failed.size:  # the trajectory begins anew, from another start state
-                total[failed], spent[failed], lengths[failed] = 0, 0, 0
-                observation[failed], _ = faults.reset(failed)
-            alive = alive[~over | np.isin(alive, failed)]
-    finally:
-        pool.close()
-    return Evaluation(returns, lengths, spent / lengths[:, None], faults.count)
+
+
+class _Trajectories:
+    """Some trajectories of an evaluation, as far as they have come."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        faults: Faults,
+        policy: Policy,
+        max_steps: int,
+        rng: np.random.Generator | None,
+        costs: int,
+    ) -> None:
+        count = pool.num_envs
+        self.pool, self.faults, self.policy, self.max_steps, self.rng = pool, faults, policy, max_steps, rng
+        self.alive = np.arange(count)
+        self.observation, _ = self.faults.reset(self.alive)
+        self.total, self.spent = np.zeros(count), np.zeros((count, costs))
+        self.lengths = np.zeros(count, np.int64)
+        self.returns = {horizon: np.zeros(count) for horizon in (*(h for h in HORIZONS if h < max_steps), max_steps)}
+
+    def begin(self) -> None:
+        """Let the simulator start on the next step of those that go on."""
+        if not self.alive.size:
+            return
+        policy, head = self.policy, self.policy.head(self.observation[self.alive])
+        action = policy.mode(head) if self.rng is None else policy.explore(head, policy.noise(self.rng, len(head)))
+        self.pool.send(action, self.alive)
+
+    def finish(self) -> None:
+        """Wait for the step and count it."""
+        step, alive = self.pool.recv(), self.alive
+        self.observation[alive] = step.observation
+        self.total[alive] += step.reward
+        self.spent[alive] += step.costs
+        self.lengths[alive] += 1
+        for horizon, returns in self.returns.items():
+            arrived = alive[self.lengths[alive] <= horizon]
+            returns[arrived] = self.total[arrived]
+        over = step.terminated | step.truncated | (self.lengths[alive] >= self.max_steps)
+        failed = self.faults.among(step, alive)
+        if failed.size:  # the trajectory begins anew, from another start state
+            self.total[failed], self.spent[failed], self.lengths[failed] = 0, 0, 0
+            self.observation[failed], _ = self.faults.reset(failed)
+            over &= ~np.isin(alive, failed)
+        if np.count_nonzero(over):
+            self.alive = alive[~over]
 
 
 def evaluation_seed(seed: int, steps: int) -> int:

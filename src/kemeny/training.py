@@ -188,6 +188,7 @@ class _Loop:
             inexact=inexact,
         )
         stack.callback(self.collector.close)
+        self.batches = (self.collector.allocate(), self.collector.allocate())
         if self.collector.lost:
             progress.say(f"{self.collector.lost} environments did not come back to where they were and begin anew.")
         self.state = learner.init(self.learning, self.collector.spec, jax.random.key(settings.seed))
@@ -217,7 +218,8 @@ class _Loop:
     def iterate(self) -> None:
         """Collect a batch and learn from it."""
         falls, faults = self.collector.falls, self.collector.faults
-        rollout = self.collector.collect(self._policy(), self.iteration)
+        into = self.batches[self.iteration % 2]  # the update of the batch before last is done; of the last, perhaps not
+        rollout = self.collector.collect(self._policy(), self.iteration, into)
         self.state, metrics = learner.update(self.learning, self.state, rollout)
         self.log()
         self.writer.check()
