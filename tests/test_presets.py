@@ -59,7 +59,7 @@ def test_what_is_given_goes_before_the_preset_in_python(tmp_path, monkeypatch):
     run = kemeny.train("InvertedPendulum-v5", out=tmp_path / "run", **TINY)
     assert (run.config["settings"]["cut"], run.config["settings"]["gae_lambda"]) == (TINY["cut"], 0.5)
     run = kemeny.train("InvertedPendulum-v5", out=tmp_path / "paper", preset="paper", **TINY)
-    assert run.config["settings"]["gae_lambda"] == 0.95
+    assert run.config["settings"]["gae_lambda"] == PAPER["gae_lambda"]
 
 
 def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monkeypatch, capsys):
@@ -72,4 +72,4 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
     cli.main()
     settings = kemeny.Run.open(tmp_path / "run").config["settings"]
     assert (settings["cut"], settings["gae_lambda"], settings["steps"]) == (default, 0.5, 100)
-    assert "Preset for InvertedPendulum-v5: --cut 77 --gae-lambda 0.5" in capsys.readouterr().out
+    assert "Preset for InvertedPendulum-v5: --gae-lambda 0.5\n" in capsys.readouterr().out

@@ -56,8 +56,8 @@ def train(
         preset: Where a setting is not given: what was found to serve this task, or the paper's (Appendix H).
     """
     if values := preset_of(env, preset):
-        print(f"Preset for {env}: {described(values)}")
         settings = _given(from_flat(values))
+        print(f"Preset for {env}: {described(values, settings)}")
     run = start_run(env, settings, out, Terminal())
     print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
 

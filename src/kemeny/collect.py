@@ -243,8 +243,8 @@ class Collector:
         for shard in self.shards:
             shard.begin(policy, 0)
         for t in range(self.horizon):
-            for shard, into in zip(self.shards, views, strict=True):
-                shard.finish(policy, into, t)
+            for shard, view in zip(self.shards, views, strict=True):
+                shard.finish(policy, view, t)
                 if t + 1 < self.horizon:
                     shard.begin(policy, t + 1)
         np.concatenate([shard.start for shard in self.shards], out=batch.start_observation)

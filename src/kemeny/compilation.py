@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -15,7 +16,8 @@ def keep_compiled(cores: int) -> None:
     under $XDG_CACHE_HOME/kemeny or ~/.cache/kemeny; any of them may be deleted at any time. Where none can be written,
     nothing is kept.
     """
-    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:
         return
     folder = _home() / "kemeny" / f"xla-{_processor()}-{cores}"
     try:
@@ -23,8 +25,8 @@ def keep_compiled(cores: int) -> None:
     except OSError:
         return
     if os.access(folder, os.W_OK):
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        config.update("jax_compilation_cache_dir", str(folder))
+        config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _home() -> Path:

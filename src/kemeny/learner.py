@@ -60,9 +60,8 @@ class Networks:
 
     hidden: tuple[int, ...] = (64, 64)
     """Units in each hidden layer of policy and critics."""
-    log_std: float | None = -1.0
-    """Initial log standard deviation of a Gaussian policy (None: the paper's, −0.5 for atrpo and trpo, −1 for acpo
-    and cpo)."""
+    log_std: float | None = None
+    """Initial log standard deviation of a Gaussian policy [−0.5 for atrpo and trpo, −1 for acpo and cpo]."""
     observation_clip: float = 10.0
     """Normalised observations are clipped to ± this."""
 

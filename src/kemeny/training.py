@@ -195,7 +195,8 @@ class _Loop:
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
         if saved is not None:
             self.state, facts = from_arrays(self.state, saved), saved.facts
-        self.iteration, self.best = facts["iteration"], facts["best_score"]
+        self.iteration: int = facts["iteration"]
+        self.best = facts["best_score"]
         self.began = time.monotonic() - facts["seconds"]
         self.logs = Logs(run, facts["log_sizes"], self.steps)
         stack.callback(self.logs.close)
