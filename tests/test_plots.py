@@ -55,3 +55,10 @@ def test_each_cost_has_a_row_of_its_own(tmp_path):
 def test_nothing_to_draw(tmp_path):
     with pytest.raises(UserError, match="nothing to draw"):
         learning_curves([fake_run(tmp_path / "a", []).path], tmp_path / "curve.png")
+
+
+def test_a_deviation_is_named_where_it_is_not_the_algorithms_own(tmp_path):
+    own = fake_run(tmp_path / "a", [1.0], algorithm="atrpo", log_std=-0.5)
+    other = fake_run(tmp_path / "b", [1.0], algorithm="atrpo", log_std=-1.0)
+    left_open = fake_run(tmp_path / "c", [1.0], algorithm="atrpo", log_std=None)
+    assert _curves([own, other, left_open]) == {"ATRPO": [own, left_open], "ATRPO, log std -1.0": [other]}

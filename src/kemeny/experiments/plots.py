@@ -101,9 +101,15 @@ def _quantities(runs: list[Run]) -> list[_Quantity]:
     return returns + [_Quantity(f"{cost} per step", "average_costs", i) for i, cost in enumerate(costs)]
 
 
+def _named(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without a deviation that is the algorithm's own anyway."""
+    own = settings.get("log_std") == ALGORITHMS[settings["algorithm"]].log_std
+    return {**settings, "log_std": None} if own else settings
+
+
 def _curves(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs by legend text: what distinguishes them, seeds left out."""
-    everything = [run.config["settings"] for run in runs]
+    everything = [_named(run.config["settings"]) for run in runs]
     names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
     distinguishing = [name for name in names if len({str(settings.get(name)) for settings in everything}) > 1]
     curves: dict[str, list[Run]] = defaultdict(list)
@@ -113,7 +119,9 @@ def _curves(runs: list[Run]) -> dict[str, list[Run]]:
             gamma = DEFAULT_GAMMA
         words = [algorithm.upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
-        words += [f"{name.replace('_', ' ')} {settings.get(name)}" for name in distinguishing]
+        words += [
+            f"{name.replace('_', ' ')} {settings[name]}" for name in distinguishing if settings.get(name) is not None
+        ]
         curves[", ".join(words)].append(run)
     return curves
 
