@@ -72,30 +72,16 @@ def killed_once(tmp_path):
     return tmp_path / "run"
 
 
-def nth(n, then):
-    """A function that does `then(original, …)` at its n-th call."""
+def nth(n, then, *, onwards=False):
+    """A function that does `then(original, …)` at its n-th call, or from it on."""
     calls = []
 
     def wrap(original):
         @functools.wraps(original)
         def wrapped(*arguments):
             calls.append(1)
-            return then(original, *arguments) if len(calls) == n else original(*arguments)
-
-        return wrapped
-
-    return wrap
-
-
-def from_nth(n, then):
-    """A function that does `then(original, …)` from its n-th call on."""
-    calls = []
-
-    def wrap(original):
-        @functools.wraps(original)
-        def wrapped(*arguments):
-            calls.append(1)
-            return then(original, *arguments) if len(calls) >= n else original(*arguments)
+            now = len(calls) == n or (onwards and len(calls) > n)
+            return then(original, *arguments) if now else original(*arguments)
 
         return wrapped
 
@@ -123,7 +109,7 @@ def failing(*_):
     [
         (checkpoint, "_write", nth(5, half_then_full), "No space left on device"),
         (run_module._Growing, "write", nth(5, onto_a_full_disk), "No space left on device"),
-        (os, "fsync", from_nth(8, failing), "Input/output error"),  # of logs and checkpoints, from two threads
+        (os, "fsync", nth(8, failing, onwards=True), "Input/output error"),  # of logs and checkpoints, from two threads
         (Path, "rename", nth(3, failing), "Input/output error"),
     ],
     ids=["half a checkpoint", "logs", "fsync", "rename"],

@@ -164,8 +164,8 @@ ELSEWHERE = {
     "backtrack_tries": "test_trust_region.py",
     "max_skipped": "below",
     "threads": "changes speed alone: test_collect.py",
-    "workers": "changes speed alone: envs/test_workers.py",
-    "step_timeout": "envs/test_workers.py",
+    "workers": "changes speed alone: envs/test_gymnasium.py",
+    "step_timeout": "envs/test_gymnasium.py",
     "restart_faulty": "test_faults.py",
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kemeny.acting import Policy
 from kemeny.envs.faults import TRIES, Faults
-from kemeny.envs.pool import EnvLike, Pool, Step, inspect, make_pool
+from kemeny.envs.pool import EnvLike, Pool, Step, inspect, make_halves
 from kemeny.errors import RunError
 from kemeny.rollout import Rollout
 from kemeny.spec import Discrete, Spec
@@ -185,23 +185,21 @@ class Collector:
         self._history: deque[np.ndarray] = deque()
         """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
         time_limit = inspect(env).time_limit if task.episodic else None
-        sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
         self.shards: list[Shard] = []
-        for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
-            pool = make_pool(
-                env,
-                size,
-                seed=seed,
-                first=int(first),
-                costs=costs,
-                time_limit=time_limit,
-                threads=threads,
-                workers=-(-workers // len(sizes)),
-                step_timeout=step_timeout,
-                tolerant=restart_faulty,
-            )
-            phase = np.zeros(size, np.int64) if task.episodic else (first + np.arange(size)) * horizon % task.cut
-            self.shards.append(Shard(pool, task, phase, int(first), restart_faulty))
+        for first, pool in make_halves(
+            env,
+            num_envs,
+            seed=seed,
+            costs=costs,
+            time_limit=time_limit,
+            threads=threads,
+            workers=workers,
+            step_timeout=step_timeout,
+            tolerant=restart_faulty,
+        ):
+            numbers = first + np.arange(pool.num_envs)
+            phase = np.zeros_like(numbers) if task.episodic else numbers * horizon % task.cut
+            self.shards.append(Shard(pool, task, phase, first, restart_faulty))
         if snapshot is None:
             for shard in self.shards:
                 shard.restart(shard.everyone)

@@ -12,7 +12,7 @@ import numpy as np
 
 from kemeny.acting import Policy
 from kemeny.envs.faults import Faults
-from kemeny.envs.pool import EnvLike, Pool, make_pool, seed_of
+from kemeny.envs.pool import EnvLike, Pool, make_halves, seed_of
 
 HORIZONS = (1_000, 10_000)
 """Steps at which returns are reported (§6.1)."""
@@ -80,29 +80,22 @@ def evaluate(
 
     It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept.
     """
-    count = protocol.eval_trajectories
-    sizes = [count] if count == 1 else [count - count // 2, count // 2]
     with contextlib.ExitStack() as stack:
         halves = []
-        for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
-            pool = make_pool(
-                env,
-                size,
-                seed=seed,
-                first=int(first),
-                costs=costs,
-                threads=threads,
-                workers=-(-workers // len(sizes)),
-                step_timeout=step_timeout,
-                tolerant=restart_faulty,
-            )
+        for first, pool in make_halves(
+            env,
+            protocol.eval_trajectories,
+            seed=seed,
+            costs=costs,
+            threads=threads,
+            workers=workers,
+            step_timeout=step_timeout,
+            tolerant=restart_faulty,
+        ):
             stack.callback(pool.close)
-            rng = np.random.default_rng([EXPLORATION_STREAM, seed, int(first)]) if explore else None
-            halves.append(
-                _Trajectories(
-                    pool, Faults(pool, restart_faulty, int(first)), policy, protocol.eval_max_steps, rng, len(costs)
-                )
-            )
+            rng = np.random.default_rng([EXPLORATION_STREAM, seed, first]) if explore else None
+            faults = Faults(pool, restart_faulty, first)
+            halves.append(_Trajectories(pool, faults, policy, protocol.eval_max_steps, rng, len(costs)))
         for half in halves:
             half.begin()
         while any(half.alive.size for half in halves):

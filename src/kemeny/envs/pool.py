@@ -6,8 +6,8 @@ one place: by whoever collects.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -206,6 +206,16 @@ def make_pool(
     from kemeny.envs.gymnasium import GymnasiumPool
 
     return GymnasiumPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, tolerant=tolerant)
+
+
+def make_halves(env: EnvLike, num_envs: int, *, workers: int = 0, **options: Any) -> Iterator[tuple[int, Pool]]:
+    """Two pools to be used in turn, one simulating while the other's actions are computed; each with its `first`.
+
+    Of a single environment there is one. `options` are those of `make_pool`.
+    """
+    sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
+    for first, size in zip((0, sizes[0]), sizes, strict=False):
+        yield first, make_pool(env, size, first=first, workers=-(-workers // len(sizes)), **options)
 
 
 def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "auto") -> Spec:
