@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 import threading
 import time
 
@@ -10,9 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from kemeny import bench, checkpoint, cli, learner, training
+from kemeny import bench, checkpoint, learner, training
 from kemeny.collect import Collector
 from kemeny.settings import from_flat
+from tests.test_cli import kemeny
 
 TINY = {"num_envs": 4, "batch_size": 1000, "hidden": (8,), "eval_max_steps": 30}
 SECONDS = 0.1
@@ -132,13 +132,7 @@ def test_the_ceiling_of_pools_of_any_size(num_envs):
 
 
 def run(capfd, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["kemeny", "bench", *map(str, arguments)])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    return code, *capfd.readouterr()
+    return kemeny(capfd, monkeypatch, "bench", *arguments)
 
 
 def test_the_command_prints_json_and_writes_the_tables(capfd, monkeypatch, results, tmp_path):

@@ -174,3 +174,16 @@ def test_what_is_not_finite_is_named():
     pool = collector(functools.partial(Faulty, "nan", at=3), Task(), num_envs=2, horizon=4)
     with pytest.raises(RunError, match="Environment 0 gave an observation that is not a finite number at its step 2"):
         pool.collect(policy_for(3, 1), 0)
+
+
+@pytest.mark.parametrize("task", [Task(cut=7), Task(episodic=True)])
+def test_a_batch_in_used_arrays_is_the_batch_in_new_ones(task):
+    """Nothing of the batch before is left in them."""
+    policy = policy_for(2, 1)
+    fresh, again = (collector(walk(falls_at=5, times_out_at=9), task, num_envs=3) for _ in range(2))
+    used = again.allocate()
+    for iteration in range(4):
+        expected, got = fresh.collect(policy, iteration), again.collect(policy, iteration, used)
+        assert got is used
+        for name, array in expected._asdict().items():
+            np.testing.assert_array_equal(getattr(got, name), array, err_msg=name)

@@ -105,7 +105,7 @@ def evaluate_command(
         max_steps: Where a trajectory stops if the agent has not fallen.
         seed: Of the start states.
         cost: A cost to report beside those the run was trained with: `speed`, or any key of info; repeatable.
-        video: Film the first trajectory into this mp4 file, too.
+        video: Film the first trajectory, by the mean action, into this mp4 file, too.
         video_steps: Longest film, in steps.
         best: Take the policy of the best evaluation instead of the newest.
         explore: Let it act as in training, with exploration, instead of by its mean action.
