@@ -26,16 +26,16 @@ def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
     runs = [
         fake_run(tmp_path / "a", [1.0, 2.0], seed=0),
         fake_run(tmp_path / "b", [3.0, 6.0], seed=1, threads=7),
-        fake_run(tmp_path / "c", [5.0], delta=0.02),
+        fake_run(tmp_path / "c", [5.0], delta=0.05),
         fake_run(tmp_path / "d", [5.0], algorithm="trpo"),
     ]
     curves = _curves(runs)
     assert {name: len(members) for name, members in curves.items()} == {
-        "ATRPO, delta 0.01": 2,
-        "ATRPO, delta 0.02": 1,
-        "TRPO γ = 0.99, delta 0.01": 1,
+        "ATRPO, delta 0.02": 2,
+        "ATRPO, delta 0.05": 1,
+        "TRPO γ = 0.99, delta 0.02": 1,
     }
-    steps, values = _series(curves["ATRPO, delta 0.01"], _quantities(runs)[0])
+    steps, values = _series(curves["ATRPO, delta 0.02"], _quantities(runs)[0])
     assert steps.tolist() == [100, 200]
     assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
 

@@ -12,7 +12,7 @@ class Algorithm:
     criterion: type[Average] | type[Discounted]
     constrained: bool
     log_std: float
-    """Initial log standard deviation (Appendix H)."""
+    """Initial log standard deviation, the paper's (Appendix H)."""
     twin: str
     """The same algorithm under the other criterion."""
 

@@ -45,7 +45,7 @@ def train(
     env: Annotated[Positional[str], arg(metavar="ENV")],
     settings: Settings = DEFAULTS,
     out: Path | None = None,
-    preset: Preset = "task",
+    preset: Preset = "default",
 ) -> None:
     """Train a policy and leave a run directory.
 
@@ -53,11 +53,11 @@ def train(
         env: Id of an environment of EnvPool's or Gymnasium's, such as HalfCheetah-v3.
         settings: What to learn and how.
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
-        preset: Where a setting is not given: what was found to serve this task, or the paper's (Appendix H).
+        preset: Where a setting is not given: the default, or the paper's (Appendix H).
     """
-    if values := preset_of(env, preset):
+    if values := preset_of(preset):
         settings = _given(from_flat(values))
-        print(f"Preset for {env}: {described(values, settings)}")
+        print(f"The {preset}'s settings: {described(values, settings)}")
     run = start_run(env, settings, out, Terminal())
     print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
 
@@ -66,7 +66,7 @@ def _given(defaults: Settings) -> Settings:
     """The settings of this command line, with other defaults."""
 
     def train(
-        env: Positional[str], settings: Settings = defaults, out: Path | None = None, preset: Preset = "task"
+        env: Positional[str], settings: Settings = defaults, out: Path | None = None, preset: Preset = "default"
     ) -> Settings:
         return settings
 

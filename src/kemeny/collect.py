@@ -32,7 +32,7 @@ class Task:
     """End an episode at a fall or at the environment's time limit, instead of restarting at a cost and going on."""
     reset_cost: float = 100.0
     """Subtracted from the reward of a step that ends in a fall, on a continuing task."""
-    cut: int = 5_000
+    cut: int = 1_000
     """Steps after which a continuing trajectory is cut, bootstrapped and restarted from a start state."""
 
 

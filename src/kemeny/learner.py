@@ -60,8 +60,9 @@ class Networks:
 
     hidden: tuple[int, ...] = (64, 64)
     """Units in each hidden layer of policy and critics."""
-    log_std: float | None = None
-    """Initial log standard deviation of a Gaussian policy [−0.5 for atrpo and trpo, −1 for acpo and cpo]."""
+    log_std: float | None = -1.0
+    """Initial log standard deviation of a Gaussian policy; none: the paper's, −0.5 for atrpo and trpo, −1 for acpo and
+    cpo."""
     observation_clip: float = 10.0
     """Normalised observations are clipped to ± this."""
 
@@ -75,7 +76,7 @@ class Learner:
     """Upper limit of each cost, in the criterion's units."""
     iterations: int = dataclasses.field(default=200, compare=False)
     """Updates in the whole run, over which the critics' rate is annealed; the compiled code does not depend on it."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = 0.8
     cost_gae_lambda: float = 0.95
     networks: Networks = dataclasses.field(default_factory=Networks)
     region: TrustRegion = dataclasses.field(default_factory=TrustRegion)

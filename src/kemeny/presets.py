@@ -1,24 +1,24 @@
-"""Settings that a task asks for: the defaults of a run on it, below whatever the user gives."""
+"""Settings by the name of where they come from: what a run takes where the user gives nothing."""
 
-import re
 from typing import Any, Literal, get_args
 
 from kemeny.errors import UserError
 from kemeny.settings import Settings, to_flat
 
-Preset = Literal["task", "paper"]
+Preset = Literal["default", "paper"]
 
-TASKS: dict[str, dict[str, Any]] = {"Ant": {"log_std": -1.0, "gae_lambda": 0.8, "cut": 1_000}}
-"""By the environment's name without its version; `docs/results.md` has the runs behind each."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {"delta": 0.01, "gae_lambda": 0.95, "log_std": None, "cut": 5_000},
+}
+"""How each departs from the defaults; `docs/results.md` has the runs by which the defaults depart from the paper."""
 
 
-def preset(env: Any, name: str) -> dict[str, Any]:
-    """Settings by their flat names: `task`, what was found to serve this task; `paper`, nothing but the defaults."""
-    if name not in get_args(Preset):
+def preset(name: str) -> dict[str, Any]:
+    """Settings by their flat names: `default`, what was found to serve; `paper`, those of Appendix H."""
+    if name not in PRESETS:
         raise UserError(f"There is no preset named {name}; there are {' and '.join(get_args(Preset))}.")
-    if name == "paper" or not isinstance(env, str):
-        return {}
-    return TASKS.get(re.sub(r"-v\d+$", "", env), {})
+    return PRESETS[name]
 
 
 def described(values: dict[str, Any], settings: Settings) -> str:

@@ -43,7 +43,7 @@ class Settings:
     """Environments stepped together; must divide the batch size."""
     batch_size: int = 5_000
     """Interactions between two updates."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = 0.8
     """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo."""
     cost_gae_lambda: float = 0.95
     """λ of the costs' advantage estimates."""

@@ -41,17 +41,17 @@ def train(
     env: EnvLike,
     *,
     out: str | Path | None = None,
-    preset: Preset = "task",
+    preset: Preset = "default",
     progress: Progress = silent,
     **settings: Any,
 ) -> Run:
     """Train a policy and leave a run directory.
 
     `env` is the id of an environment or a function that makes one; `settings` are the fields of `kemeny.Settings` and
-    of the groups in it, by their flat names (`steps=1_000_000, delta=0.02, reset_cost=10`). Those not given are the
-    preset's, if it has them, and otherwise the defaults.
+    of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
+    preset's: the defaults, or the paper's.
     """
-    return start(env, from_flat({**preset_of(env, preset), **settings}), out, progress)
+    return start(env, from_flat({**preset_of(preset), **settings}), out, progress)
 
 
 def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Progress) -> Run:

@@ -19,9 +19,9 @@ Vector = Float[Array, " parameter"]
 
 @dataclasses.dataclass(frozen=True)
 class TrustRegion:
-    """How far, and how carefully, one step goes (Appendix H)."""
+    """How far, and how carefully, one step goes (§5.2)."""
 
-    delta: float = 0.01
+    delta: float = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch."""
     damping: float = 0.01
     """Added to the diagonal of the Fisher matrix."""

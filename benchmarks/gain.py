@@ -1,0 +1,107 @@
+"""What one policy step gains, measured on batches that it has not seen.
+
+    python benchmarks/gain.py RUN… [--batches 24]
+
+For the newest checkpoint of each run: batches of the same policy are collected, a step of KL divergence 0.01 is taken
+from each, and its first-order gain gᵀx is measured with the gradient of the other batches. The step's own batch
+promises far more than the others confirm: the difference is noise that the step has fitted. The first column of gains
+judges by advantages with λ = 0.98, which are nearly unbiased and noisy, the second by those with λ = 0.95, which are
+less so; a step whose λ were too low to be true would look worse by them. Errors are those of the mean over batches.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jax.flatten_util import ravel_pytree
+
+import kemeny
+from kemeny import checkpoint, learner, trust_region
+from kemeny.acting import Policy
+from kemeny.collect import Collector
+from kemeny.rollout import flatten
+from kemeny.settings import from_flat
+from kemeny.state_arrays import acting_arrays, from_arrays
+
+LAMBDAS, JUDGES = (0.95, 0.9, 0.8, 0.7, 0.5), (0.98, 0.95)
+DELTA = 0.01
+UNSEEN = 10**6
+"""Iterations, and a seed, that no run has seen."""
+
+
+@dataclasses.dataclass
+class Gain:
+    """What to look at."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    batches: int = 24
+
+
+def examine(path: Path, batches: int) -> list[list[str]]:
+    run = kemeny.Run.open(path)
+    settings, saved = from_flat(run.config["settings"]), checkpoint.latest(run.path)
+    learning = settings.learner()
+    collector = Collector(
+        run.config["env"], settings.task, num_envs=settings.num_envs, horizon=settings.horizon, seed=UNSEEN
+    )
+    state = from_arrays(learner.init(learning, collector.spec, jax.random.key(0)), saved)
+    policy = Policy(acting_arrays(state, collector.spec))
+    theta, unravel = ravel_pytree(state.policy)
+    first = settings.task.cut // settings.horizon  # until the environments have gone through a trajectory
+
+    @jax.jit
+    def gradient(x, action, advantage):
+        return ravel_pytree(learner.policy_gradient(state.policy, x, action, advantage - advantage.mean()))[0]
+
+    @jax.jit
+    def step(x, g):
+        product = trust_region.fisher_product(lambda point: unravel(point)(x), theta, settings.region.damping)
+        natural, _ = trust_region.conjugate_gradient(product, g, settings.region.cg_iterations)
+        return natural * jnp.sqrt(2 * DELTA / (natural @ product(natural)))
+
+    estimates = {
+        lam: jax.jit(functools.partial(learner.estimate, dataclasses.replace(learning, gae_lambda=lam)))
+        for lam in {*LAMBDAS, *JUDGES}
+    }
+    gradients, steps = {lam: [] for lam in estimates}, {lam: [] for lam in LAMBDAS}
+    for i in range(first + batches):
+        batch = collector.collect(policy, UNSEEN + i)
+        if i < first:
+            continue
+        x, action = flatten(state.normalizer(batch.observation)), flatten(batch.action)
+        for lam, estimate in estimates.items():
+            gradients[lam].append(np.asarray(gradient(x, action, estimate(state, batch)[0].advantage)))
+        for lam in LAMBDAS:
+            steps[lam].append(np.asarray(step(x, jnp.asarray(gradients[lam][-1]))))
+    collector.close()
+    name = f"{run.config['env']}, {saved.facts['steps'] / 1e6:g}M, seed {settings.seed}"
+    return [[name, f"{lam:g}", *gains(np.stack(steps[lam]), gradients, lam)] for lam in LAMBDAS]
+
+
+def gains(steps: np.ndarray, gradients: dict[float, list[np.ndarray]], lam: float) -> list[str]:
+    """What the steps promise on their own batches, and bring on the others."""
+    promised = np.mean([x @ g for x, g in zip(steps, gradients[lam], strict=True)])
+    cells = [f"{promised:.2f}"]
+    for judge in JUDGES:
+        gain = steps @ np.stack(gradients[judge]).T
+        count = len(steps)
+        others = (gain.sum(0) - np.diag(gain)) / (count - 1)  # of each batch, the mean over the other batches' steps
+        cells.append(f"{others.mean():.4f} ± {others.std(ddof=1) / count**0.5:.4f}")
+    return cells
+
+
+def main(args: Gain) -> None:
+    heads = ["run", "λ of the step", "promised", *(f"gained, judged by λ = {judge:g}" for judge in JUDGES)]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    for path in args.runs:
+        for cells in examine(path, args.batches):
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Gain))
