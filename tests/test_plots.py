@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kemeny.errors import UserError
-from kemeny.experiments.plots import _curves, _quantities, _series, learning_curves
+from kemeny.experiments.plots import _curves, _draw, _quantities, _series, learning_curves
 from kemeny.run import Run
 from kemeny.settings import Settings, to_flat
 
@@ -38,6 +38,15 @@ def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
     steps, values = _series(curves["ATRPO, delta 0.02"], _quantities(runs)[0])
     assert steps.tolist() == [100, 200]
     assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
+
+
+def test_every_seed_is_drawn_beside_the_mean(tmp_path):
+    from matplotlib.figure import Figure
+
+    runs = [fake_run(tmp_path / str(seed), [1.0, seed], seed=seed) for seed in (2, 4, 9)]
+    axis = Figure().subplots()
+    _draw(axis, _curves(runs), _quantities(runs)[0])
+    assert sorted(line.get_ydata()[-1] for line in axis.lines) == [2, 4, 5, 9]
 
 
 def test_each_cost_has_a_row_of_its_own(tmp_path):

@@ -145,7 +145,7 @@ CHANGED = {
     "eval_trajectories": 4,
     "eval_max_steps": 9,
     "hidden": (4,),
-    "log_std": -1.0,
+    "log_std": -2.0,
     "observation_clip": 0.5,
     "delta": 0.001,
     "damping": 0.5,

@@ -23,7 +23,7 @@ IN_THE_NAME = {"algorithm", "gamma", "cost", "limit"}
 
 
 def learning_curves(paths: Sequence[Path], output: Path) -> None:
-    """Draw return (and average cost) against steps: the mean over seeds, a band of one standard deviation.
+    """Draw return (and average cost) against steps: each seed, their mean, a band of one standard deviation.
 
     A column an environment, a row a horizon (and a row a cost). Runs that differ only in their seed are one curve.
     """
@@ -136,7 +136,8 @@ def _draw(axis: Any, curves: dict[str, list[Run]], quantity: _Quantity) -> None:
         axis.plot(steps, mean, label=label, color=f"C{color % 10}", marker="o" if len(steps) < 2 else None)
         if len(runs) > 1:
             deviation = values.std(0)
-            axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.2, color=f"C{color % 10}", lw=0)
+            axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.15, color=f"C{color % 10}", lw=0)
+            axis.plot(steps, values.T, color=f"C{color % 10}", lw=0.6, alpha=0.6)
         if quantity.cost is not None:
             axis.axhline(runs[0].config["settings"]["limit"][quantity.cost], color="black", lw=0.8, ls="--")
 
