@@ -40,6 +40,11 @@ def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
     assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
 
 
+def test_words_of_a_legend(tmp_path):
+    runs = [fake_run(tmp_path / "a", [1.0]), fake_run(tmp_path / "b", [1.0], algorithm="trpo", episodic=True, cut=0)]
+    assert list(_curves(runs)) == ["ATRPO, cut 1,000", "TRPO γ = 0.99, cut 0, episodic"]
+
+
 def test_every_seed_is_drawn_beside_the_mean(tmp_path):
     from matplotlib.figure import Figure
 

@@ -107,6 +107,13 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "log_std": None} if own else settings
 
 
+def _word(name: str, value: Any) -> str:
+    """A setting, as the legend tells it."""
+    if value is True:
+        return name
+    return f"{name.replace('_', ' ')} {f'{value:,}' if type(value) is int else value}"
+
+
 def _curves(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs by legend text: what distinguishes them, seeds left out."""
     everything = [_named(run.config["settings"]) for run in runs]
@@ -119,9 +126,8 @@ def _curves(runs: list[Run]) -> dict[str, list[Run]]:
             gamma = DEFAULT_GAMMA
         words = [algorithm.upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
-        words += [
-            f"{name.replace('_', ' ')} {settings[name]}" for name in distinguishing if settings.get(name) is not None
-        ]
+        told = {name: settings.get(name) for name in distinguishing}
+        words += [_word(name, value) for name, value in told.items() if value is not None and value is not False]
         curves[", ".join(words)].append(run)
     return curves
 
