@@ -83,7 +83,8 @@ def examine(path: Path, batches: int) -> list[str]:
     collector.close()
     cosines = [np.mean([a @ b for a, b in itertools.combinations(directions[lam], 2)]) for lam in LAMBDAS]
     setting = (
-        f"log_std {learning.networks.log_std:g}, λ {settings.gae_lambda:g}, reset cost {settings.task.reset_cost:g}"
+        f"δ {settings.region.delta:g}, log_std {learning.networks.log_std:g}, λ {settings.gae_lambda:g}, "
+        f"reset cost {settings.task.reset_cost:g}"
     )
     return [
         f"{setting}, cut {settings.task.cut:,}, seed {settings.seed}",

@@ -4,9 +4,9 @@
 
 For the newest checkpoint of each run: batches of the same policy are collected, a step of KL divergence 0.01 is taken
 from each, and its first-order gain gᵀx is measured with the gradient of the other batches. The step's own batch
-promises far more than the others confirm: the difference is noise that the step has fitted. The first column of gains
-judges by advantages with λ = 0.98, which are nearly unbiased and noisy, the second by those with λ = 0.95, which are
-less so; a step whose λ were too low to be true would look worse by them. Errors are those of the mean over batches.
+promises far more than the others confirm: the difference is noise that the step has fitted. λ = 0.98 judges with
+little bias and much noise, λ = 0.95 with more bias and less noise; a step whose λ is too low would look worse by
+either. Errors are those of the mean over the batches that judge.
 """
 
 import dataclasses
@@ -98,6 +98,8 @@ def gains(steps: np.ndarray, gradients: dict[float, list[np.ndarray]], lam: floa
 def main(args: Gain) -> None:
     heads = ["run", "λ of the step", "promised", *(f"gained, judged by λ = {judge:g}" for judge in JUDGES)]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    if args.batches < 2:
+        raise SystemExit("--batches must be at least 2: a step is judged by other batches than its own.")
     for path in args.runs:
         for cells in examine(path, args.batches):
             print(f"| {' | '.join(cells)} |", flush=True)

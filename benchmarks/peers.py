@@ -42,7 +42,7 @@ import numpy as np
 
 BATCH, EPOCHS, MINIBATCH, HIDDEN, RATE = 5_000, 10, 100, (64, 64), 3e-4
 GAMMA, LAMBDA, DELTA, CG, DAMPING, BACKTRACK, TRIES, LOG_STD = 0.99, 0.95, 0.01, 10, 0.01, 0.8, 10, -0.5
-"""Kemeny's defaults, given to the peers."""
+"""The paper's settings, for Kemeny and its peers."""
 FOREVER = 10**9
 PACKAGES = ("kemeny", "jax", "stable-baselines3", "sb3-contrib", "tianshou", "torch", "envpool", "gymnasium", "mujoco")
 TIME_LIMIT, FIRST_TIME_LIMIT = 600, 40
@@ -157,6 +157,7 @@ def train_kemeny(job: Job, clock: Clock) -> None:
             task(job.setting, job.env),
             out=Path(folder) / "run",
             progress=Marks(),
+            preset="paper",
             algorithm="trpo",
             gamma=GAMMA,
             episodic=True,

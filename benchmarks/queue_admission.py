@@ -46,6 +46,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 run = kemeny.train(
                     mdp.as_gymnasium,
+                    preset="paper",
                     out=Path(folder) / "run",
                     algorithm="acpo",
                     cost="cost",

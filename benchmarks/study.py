@@ -8,13 +8,15 @@
 Kept are config.json, evaluations.jsonl and final.json, under benchmarks/results/runs/ARM-SEED.
 """
 
+import concurrent.futures
+import contextlib
 import json
 import queue
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -41,46 +43,63 @@ def commands() -> None:
     """Print the command of every run."""
     for arm in ARMS.values():
         for seed in arm.seeds:
-            print("kemeny", *arm.command(seed), *WATCHING, "--out", f"{arm.name}-{seed}")
+            print(shlex.join(["kemeny", *arm.command(seed), *WATCHING, "--out", f"runs/{arm.name}-{seed}"]))
 
 
 @app.command
 def run(
     arms: tyro.conf.Positional[tuple[str, ...]], cores: tuple[int, ...] = (0,), folder: Path = Path("runs")
 ) -> None:
-    """Make the runs of these arms that are not there yet, one at a time on each core; resume those that stopped."""
-    waiting: queue.SimpleQueue = queue.SimpleQueue()
+    """Make the runs of these arms that are not there yet, and resume those that stopped.
+
+    Args:
+        arms: Names of arms.
+        cores: Processor cores to use, one run at a time on each.
+        folder: Where the run directories are.
+    """
+    if not arms or set(arms) - ARMS.keys():
+        sys.exit(f"Name some of the arms: {', '.join(ARMS)}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting: queue.SimpleQueue[tuple[Arm, int]] = queue.SimpleQueue()
     for name in arms:
         for seed in ARMS[name].seeds:
             waiting.put((ARMS[name], seed))
+    failed = []
 
     def work(core: int) -> None:
-        while True:
-            try:
+        while not waiting.empty():
+            with contextlib.suppress(queue.Empty):
                 arm, seed = waiting.get_nowait()
-            except queue.Empty:
-                return
-            out = folder / f"{arm.name}-{seed}"
-            arguments = ["resume", str(out)] if out.exists() else [*arm.command(seed), *WATCHING, "--out", str(out)]
-            print(f"core {core}: kemeny {' '.join(arguments)}", flush=True)
-            with (folder / f"{out.name}.log").open("a") as log:
-                command = ["taskset", "-c", str(core), Path(sys.executable).with_name("kemeny"), *arguments]
-                subprocess.run(command, stdout=log, stderr=log, check=True)
+                out = folder / f"{arm.name}-{seed}"
+                arguments = ["resume", str(out)] if out.exists() else [*arm.command(seed), *WATCHING, "--out", str(out)]
+                print(f"core {core}: kemeny {shlex.join(arguments)}", flush=True)
+                with (folder / f"{out.name}.log").open("a") as log:
+                    command = ["taskset", "-c", str(core), Path(sys.executable).with_name("kemeny"), *arguments]
+                    if subprocess.run(command, stdout=log, stderr=log).returncode:
+                        failed.append(out.name)
 
-    folder.mkdir(parents=True, exist_ok=True)
-    threads = [threading.Thread(target=work, args=(core,)) for core in cores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
+        list(pool.map(work, cores))
+    if failed:
+        sys.exit(f"Not finished, see the logs in {folder}: {', '.join(failed)}.")
 
 
 @app.command
 def keep(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
-    """Evaluate the last policy of each run on trajectories of up to 10,000 steps, and keep the small text files."""
+    """Evaluate the last policy of finished runs on trajectories of up to 10,000 steps, and keep the small text files.
+
+    Args:
+        runs: Run directories, named ARM-SEED.
+    """
     for path in runs:
         run = kemeny.Run.open(path)
         settings = from_flat(run.config["settings"])
+        name = path.absolute().name
+        arm, _, seed = name.rpartition("-")
+        if arm not in ARMS or seed not in map(str, ARMS[arm].seeds):
+            sys.exit(f"{path} is no run of the study: there is no arm {arm} with a seed {seed}.")
+        if not run.evaluations or run.evaluations[-1]["steps"] < settings.steps:
+            sys.exit(f"{path} is not finished; go on with: kemeny resume {path}")
         asked = {
             "env": run.config["env"],
             "protocol": Protocol(10, 10_000),
@@ -91,12 +110,12 @@ def keep(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
         if settings.limit:  # which holds for the policy that explores
             final["exploring"] = kemeny.evaluate(run.policy, **asked, explore=True).record()
             final["training_costs"] = np.mean([line["cost"] for line in run.metrics[-LAST:]], 0).tolist()
-        target = KEPT / path.name
+        target = KEPT / name
         target.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", "evaluations.jsonl"):
-            shutil.copy(run.path / name, target / name)
+        for file in ("config.json", "evaluations.jsonl"):
+            shutil.copy(run.path / file, target / file)
         (target / "final.json").write_text(json.dumps(final) + "\n")
-        print(f"{path.name}: {np.mean(final['returns_1000']):,.0f}, {np.mean(final['returns_10000']):,.0f}", flush=True)
+        print(f"{name}: {np.mean(final['returns_1000']):,.0f}, {np.mean(final['returns_10000']):,.0f}", flush=True)
 
 
 def cell(values: list[list[float]]) -> str:

@@ -31,7 +31,10 @@ from jax.flatten_util import ravel_pytree
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Appendix H, and common practice where the paper is silent; every number is also a flag."""
+    """Appendix H, and common practice where the paper is silent; every number is also a flag.
+
+    The library's defaults differ in four of them (docs/algorithms.md has the reason).
+    """
 
     env: str = "HalfCheetah-v5"
     steps: int = 300_000

@@ -71,8 +71,10 @@ def test_nothing_to_draw(tmp_path):
         learning_curves([fake_run(tmp_path / "a", []).path], tmp_path / "curve.png")
 
 
-def test_a_deviation_is_named_where_it_is_not_the_algorithms_own(tmp_path):
+def test_a_deviation_that_is_not_given_is_the_algorithms_own(tmp_path):
     own = fake_run(tmp_path / "a", [1.0], algorithm="atrpo", log_std=-0.5)
     other = fake_run(tmp_path / "b", [1.0], algorithm="atrpo", log_std=-1.0)
     left_open = fake_run(tmp_path / "c", [1.0], algorithm="atrpo", log_std=None)
-    assert _curves([own, other, left_open]) == {"ATRPO": [own, left_open], "ATRPO, log std -1.0": [other]}
+    assert _curves([own, other, left_open]) == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
+    limited = fake_run(tmp_path / "d", [1.0], algorithm="acpo", cost=["speed"], limit=[2.0], log_std=None)
+    assert list(_curves([other, limited])) == ["ATRPO", "ACPO, speed ≤ 2"]

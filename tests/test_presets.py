@@ -41,7 +41,7 @@ def test_the_papers_preset_is_the_papers(algorithm, log_std):
 def test_every_preset_names_settings_and_the_default_is_what_settings_say():
     for name in presets.PRESETS:
         from_flat(presets.preset(name))
-    assert presets.preset("default") == {}
+    assert from_flat(presets.preset("default")) == Settings()
 
 
 def test_an_unknown_preset():

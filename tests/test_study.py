@@ -51,18 +51,22 @@ def one_of_each_kind():
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
-def test_every_arm_can_be_run(arm):
+def test_every_arm_has_sound_settings(arm):
     for seed in arm.seeds:
         arm.settings(seed).learner()
 
 
 @pytest.mark.parametrize("arm", one_of_each_kind(), ids=lambda arm: arm.name)
-def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys):
+def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys, tmp_path):
     started = []
-    monkeypatch.setattr(cli, "start_run", lambda env, settings, out, progress: started.append((env, settings)))
+
+    def start(env, settings, out, progress):
+        started.append((env, settings))
+        return Run(tmp_path)
+
+    monkeypatch.setattr(cli, "start_run", start)
     monkeypatch.setattr(sys, "argv", ["kemeny", *arm.command(arm.seeds[0])])
-    with pytest.raises(AttributeError):  # nothing was trained, so there is no run to name
-        cli.main()
+    cli.main()
     assert started == [(arm.env, arm.settings(arm.seeds[0]))]
 
 
@@ -76,8 +80,26 @@ def test_a_kept_run_is_one_of_an_arm_and_has_its_settings(folder):
     settings = from_flat(run.config["settings"])
     assert learnt_with(settings) == learnt_with(arm.settings(int(seed)))
     assert len(run.config["git_commit"].split("-")[0]) == 40
-    assert run.evaluations
+    assert run.evaluations[-1]["steps"] == arm.steps, "it is not finished"
     assert len(json.loads((folder / "final.json").read_text())["returns_10000"]) == 10
+
+
+def test_every_run_of_the_study_is_kept():
+    assert {f"{arm.name}-{seed}" for arm in ARMS for seed in arm.seeds} == {folder.name for folder in KEPT}
+
+
+@pytest.mark.parametrize("arms", list(TABLES.values()), ids=list(TABLES))
+def test_no_two_rows_of_a_table_look_the_same(arms):
+    rows = [(arm.env, arm.steps, arm.title) for arm in arms]
+    assert len(rows) == len(set(rows))
+
+
+def test_what_is_not_of_the_study_is_refused(study, tmp_path, tiny_run):
+    with pytest.raises(SystemExit, match="Name some of the arms"):
+        study.run(("nosuch",), folder=tmp_path)
+    with pytest.raises(SystemExit, match="no run of the study"):
+        study.keep((tiny_run.path,))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_page_has_the_tables(study):

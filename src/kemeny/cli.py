@@ -147,7 +147,7 @@ def plot(
     runs: Annotated[Positional[list[Path]], arg(metavar="DIR…")],
     output: Annotated[Path, arg(aliases=["-o"])] = Path("curve.png"),
 ) -> None:
-    """Draw learning curves; runs that differ only in their seed become one curve with a band.
+    """Draw learning curves; runs that differ only in their seed share a colour: each seed, their mean, a band.
 
     Args:
         runs: Run directories.

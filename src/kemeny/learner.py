@@ -61,7 +61,7 @@ class Networks:
     hidden: tuple[int, ...] = (64, 64)
     """Units in each hidden layer of policy and critics."""
     log_std: float | None = -1.0
-    """Initial log standard deviation of a Gaussian policy; none: the paper's, −0.5 for atrpo and trpo, −1 for acpo and
+    """Initial log standard deviation of a Gaussian policy; None: the paper's, −0.5 for atrpo and trpo, −1 for acpo and
     cpo."""
     observation_clip: float = 10.0
     """Normalised observations are clipped to ± this."""
@@ -144,7 +144,8 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
     match spec.action:
         case Continuous():
             network = Network.init(policy_key, (*inside, spec.action.size), POLICY_HEAD_GAIN)
-            log_std = -0.5 if learner.networks.log_std is None else learner.networks.log_std
+            log_std = learner.networks.log_std
+            assert log_std is not None, "settings know which deviation the paper has"
             policy = GaussianPolicy(network, jnp.full(spec.action.size, log_std, jnp.float32))
         case Discrete():
             policy = CategoricalPolicy(Network.init(policy_key, (*inside, spec.action.n), POLICY_HEAD_GAIN))

@@ -1,4 +1,4 @@
-"""Settings by the name of where they come from: what a run takes where the user gives nothing."""
+"""Named sets of settings: what a run uses where the user gives nothing."""
 
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Settings by their flat names: `default`, what was found to serve; `paper`, those of Appendix H."""
+    """Settings by their flat names: `default`, what was found to serve; `paper`, Appendix H, cut at its batch size."""
     if name not in PRESETS:
         raise UserError(f"There is no preset named {name}; there are {' and '.join(get_args(Preset))}.")
     return PRESETS[name]

@@ -102,15 +102,15 @@ def _quantities(runs: list[Run]) -> list[_Quantity]:
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """Without a deviation that is the algorithm's own anyway."""
-    own = settings.get("log_std") == ALGORITHMS[settings["algorithm"]].log_std
-    return {**settings, "log_std": None} if own else settings
+    """With the deviation that is meant where none is given."""
+    own = ALGORITHMS[settings["algorithm"]].log_std
+    return {**settings, "log_std": own if settings.get("log_std") is None else settings["log_std"]}
 
 
 def _word(name: str, value: Any) -> str:
     """A setting, as the legend tells it."""
     if value is True:
-        return name
+        return name.replace("_", " ")
     return f"{name.replace('_', ' ')} {f'{value:,}' if type(value) is int else value}"
 
 
@@ -139,11 +139,12 @@ def _draw(axis: Any, curves: dict[str, list[Run]], quantity: _Quantity) -> None:
             continue
         mean = values.mean(0)
         label = f"{name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-        axis.plot(steps, mean, label=label, color=f"C{color % 10}", marker="o" if len(steps) < 2 else None)
+        marker = "o" if len(steps) < 2 else None
+        axis.plot(steps, mean, label=label, color=f"C{color % 10}", marker=marker)
         if len(runs) > 1:
             deviation = values.std(0)
             axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.15, color=f"C{color % 10}", lw=0)
-            axis.plot(steps, values.T, color=f"C{color % 10}", lw=0.6, alpha=0.6)
+            axis.plot(steps, values.T, color=f"C{color % 10}", lw=0.6, alpha=0.6, marker=marker)
         if quantity.cost is not None:
             axis.axhline(runs[0].config["settings"]["limit"][quantity.cost], color="black", lw=0.8, ls="--")
 

@@ -1,7 +1,8 @@
 """The study behind the defaults and `docs/results.md`: which runs, as data.
 
-An arm is one setting on one task, over several seeds. Settings are chosen on seeds 0 to 2 and reported on seeds 10 to
-12, which chose nothing. `benchmarks/study.py` runs the arms, keeps what came of them, and makes the tables.
+An arm is one setting on one task, over several seeds. The defaults were chosen on seeds 0 to 2; they are reported on
+seeds 10 to 12, on which nothing had been run with them before. `benchmarks/study.py` runs the arms, keeps what came of
+them, and makes the tables.
 """
 
 import dataclasses
@@ -25,10 +26,13 @@ WORDS = {
     "num_envs": "{} environments",
     "batch_size": "batches of {:,}",
     "cg_iterations": "{} CG iterations",
-    "observation_clip": "observations clipped at ±{:g}",
-    "critic_epochs": "critic {} epochs",
-    "critic_minibatch": "critic minibatches of {}",
+    "observation_clip": "clip ±{:g}",
+    "critic_epochs": "{} critic epochs",
+    "critic_minibatch": "minibatches of {}",
 }
+"""How a table tells a setting."""
+TOLD = {"algorithm", "gamma", "cost", "limit", "episodic"}
+"""Settings that a title tells in another way."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Arm:
     base: Literal["ours", "paper"] = "ours"
 
     def settings(self, seed: int) -> Settings:
-        """Every setting of one run; what the defaults become does not change it."""
+        """Every setting of one run, whatever the defaults of those in `OURS` become."""
         base = {**preset("paper"), **(OURS if self.base == "ours" else {})}
         return from_flat({**base, **self.changes, "steps": self.steps, "seed": seed})
 
@@ -67,8 +71,8 @@ class Arm:
         costs, limits = self.changes.get("cost", ()), self.changes.get("limit", ())
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(costs, limits, strict=True)]
         words += ["episodic"] if self.changes.get("episodic") else []
-        words += ["the paper's settings"] if self.base == "paper" else []
-        words += [WORDS[name].format(value) for name, value in self.changes.items() if name in WORDS]
+        words += ["paper"] if self.base == "paper" else []
+        words += [WORDS[name].format(value) for name, value in self.changes.items() if name not in TOLD]
         return ", ".join(words).replace("-", "−")
 
 
