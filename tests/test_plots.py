@@ -54,6 +54,19 @@ def test_every_seed_is_drawn_beside_the_mean(tmp_path):
     assert sorted(line.get_ydata()[-1] for line in axis.lines) == [2, 4, 5, 9]
 
 
+def test_a_run_that_is_named_twice_is_one_seed(tmp_path, monkeypatch):
+    fake_run(tmp_path / "a", [1.0])
+    drawn = []
+
+    def draw(axis, curves, quantity):
+        drawn.append(curves)
+        _draw(axis, curves, quantity)
+
+    monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
+    learning_curves([tmp_path / "a", tmp_path / "b" / ".." / "a"], tmp_path / "curve.svg")
+    assert [len(runs) for curves in drawn for runs in curves.values()] == [1]
+
+
 def test_each_cost_has_a_row_of_its_own(tmp_path):
     limited = {"algorithm": "acpo", "cost": ["speed", "heat"], "limit": [2.0, 3.0]}
     runs = [fake_run(tmp_path / "a", [1.0], costs=[1.5, 9.0], **limited), fake_run(tmp_path / "b", [1.0])]

@@ -27,7 +27,7 @@ def learning_curves(paths: Sequence[Path], output: Path) -> None:
 
     A column an environment, a row a horizon (and a row a cost). Runs that differ only in their seed are one curve.
     """
-    runs = [Run.open(path) for path in paths]
+    runs = [Run.open(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
     evaluated = [run for run in runs if run.evaluations]
     if not evaluated:
         raise UserError("None of these runs has been evaluated yet: there is nothing to draw.")
