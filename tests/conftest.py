@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 if "KEMENY_TESTS_CACHE" not in os.environ:  # tests share compiled code with each other, and not with the user
@@ -17,6 +18,7 @@ install_import_hook(
     ["kemeny.advantages", "kemeny.direction", "kemeny.learner", "kemeny.normalizer", "kemeny.policy", "kemeny.rollout"],
     "beartype.beartype",
 )
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` leaves ignored
 
 
 TINY = {"steps": 600, "num_envs": 4, "batch_size": 200, "hidden": (8,), "eval_max_steps": 30, "cut": 60}

@@ -161,6 +161,7 @@ TABLES: dict[str, tuple[Arm, ...]] = {
         Arm("humanoid-paper-std1-3M", HUMANOID, 3_000_000, (10,), {"log_std": -1.0}, "paper"),
     ),
     "limits": (
+        Arm("cheetah-acpo-default", CHEETAH, 1_000_000, (0, 1), _limited(2.0)),
         Arm("cheetah-acpo", CHEETAH, 1_000_000, (0, 1), _limited(2.0), "paper"),
         Arm("cheetah-acpo-margin", CHEETAH, 1_000_000, (0, 1), _limited(1.85), "paper"),
         Arm("ant-acpo", ANT, 1_000_000, (0, 1), _limited(2.0, gae_lambda=0.8, cut=1_000), "paper"),
