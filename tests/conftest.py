@@ -37,3 +37,24 @@ def tiny_run(tmp_path_factory):
         checkpoint_every=200,
         **TINY,
     )
+
+
+@pytest.fixture(scope="session")
+def constrained_run(tmp_path_factory):
+    """One update of ACPO."""
+    import kemeny
+
+    return kemeny.train(
+        "HalfCheetah-v3",
+        out=tmp_path_factory.mktemp("runs") / "constrained",
+        algorithm="acpo",
+        cost=("speed",),
+        limit=(2.0,),
+        steps=40,
+        num_envs=2,
+        batch_size=40,
+        hidden=(4,),
+        eval_max_steps=5,
+        eval_trajectories=1,
+        critic_epochs=1,
+    )

@@ -28,27 +28,6 @@ def documented(heading: str) -> set[str]:
     return set(names)
 
 
-@pytest.fixture(scope="module")
-def constrained_run(tmp_path_factory):
-    """One update of ACPO."""
-    import kemeny
-
-    return kemeny.train(
-        "HalfCheetah-v3",
-        out=tmp_path_factory.mktemp("runs") / "constrained",
-        algorithm="acpo",
-        cost=("speed",),
-        limit=(2.0,),
-        steps=40,
-        num_envs=2,
-        batch_size=40,
-        hidden=(4,),
-        eval_max_steps=5,
-        eval_trajectories=1,
-        critic_epochs=1,
-    )
-
-
 def test_every_metric_is_documented_and_every_documented_metric_exists(tiny_run, constrained_run):
     fields = {*Metrics._fields, *ConstraintMetrics._fields} - {"constraint"}
     assert fields <= documented("metrics.jsonl")

@@ -33,15 +33,21 @@ PAPER = {
 @pytest.mark.parametrize(("algorithm", "log_std"), [("atrpo", -0.5), ("trpo", -0.5), ("acpo", -1.0), ("cpo", -1.0)])
 def test_the_papers_preset_is_the_papers(algorithm, log_std):
     limits = {"cost": "speed", "limit": 2.0} if algorithm in ("acpo", "cpo") else {}
-    settings = from_flat({**presets.preset("paper"), "algorithm": algorithm, **limits})
+    settings = from_flat({**presets.preset("paper", algorithm), "algorithm": algorithm, **limits})
     assert PAPER.items() <= to_flat(settings).items()
     assert settings.learner().networks.log_std == log_std
 
 
-def test_every_preset_names_settings_and_the_default_is_what_settings_say():
-    for name in presets.PRESETS:
-        from_flat(presets.preset(name))
-    assert from_flat(presets.preset("default")) == Settings()
+def test_the_default_is_what_settings_say_but_with_limits_the_papers():
+    for algorithm in ("atrpo", "trpo"):
+        assert from_flat(presets.preset("default", algorithm)) == Settings()
+    for algorithm in ("acpo", "cpo"):
+        assert presets.preset("default", algorithm) == presets.preset("paper", algorithm) == presets.PAPER
+
+
+def test_a_limit_brings_the_papers_settings(constrained_run):
+    assert constrained_run.config["settings"]["delta"] == PAPER["delta"] != Settings().region.delta
+    assert constrained_run.config["settings"]["cut"] == PAPER["cut"]
 
 
 def test_an_unknown_preset():

@@ -9,7 +9,7 @@ import pytest
 
 from kemeny import cli
 from kemeny.experiments.study import OURS, TABLES
-from kemeny.presets import preset
+from kemeny.presets import PAPER
 from kemeny.run import Run
 from kemeny.settings import Settings, from_flat, to_flat
 
@@ -35,7 +35,7 @@ def learnt_with(settings: Settings) -> dict:
 
 
 def test_what_the_study_arrived_at_is_the_default():
-    assert from_flat({**preset("paper"), **OURS}) == Settings()
+    assert from_flat({**PAPER, **OURS}) == Settings()
 
 
 def test_no_two_arms_have_one_name_or_one_setting():

@@ -55,9 +55,9 @@ def train(
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
         preset: Where a setting is not given: the default, or the paper's (Appendix H).
     """
-    if values := preset_of(preset):
+    if values := preset_of(preset, settings.algorithm):
         settings = _given(from_flat(values))
-        print(f"The {preset}'s settings: {described(values, settings)}")
+        print(f"The paper's settings: {described(values, settings)}")
     run = start_run(env, settings, out, Terminal())
     print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
 

@@ -2,23 +2,28 @@
 
 from typing import Any, Literal, get_args
 
+from kemeny.algorithms import ALGORITHMS
 from kemeny.errors import UserError
 from kemeny.settings import Settings, to_flat
 
 Preset = Literal["default", "paper"]
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "paper": {"delta": 0.01, "gae_lambda": 0.95, "log_std": None, "cut": 5_000},
-}
-"""How each departs from the defaults; `docs/results.md` has the runs by which the defaults depart from the paper."""
+PAPER: dict[str, Any] = {"delta": 0.01, "gae_lambda": 0.95, "log_std": None, "cut": 5_000}
+"""Where the paper's settings (Appendix H, cut at its batch size) are not those of `Settings`.
+
+`docs/results.md` has the runs by which the defaults depart from the paper."""
 
 
-def preset(name: str) -> dict[str, Any]:
-    """Settings by their flat names: `default`, what was found to serve; `paper`, Appendix H, cut at its batch size."""
-    if name not in PRESETS:
+def preset(name: str, algorithm: str) -> dict[str, Any]:
+    """Settings by their flat names: `default`, what was found to serve the algorithm; `paper`, the paper's.
+
+    With limits on costs the paper's settings serve better: longer steps keep a limit on their own batch and break it on
+    the next (docs/results.md#acpo).
+    """
+    if name not in get_args(Preset):
         raise UserError(f"There is no preset named {name}; there are {' and '.join(get_args(Preset))}.")
-    return PRESETS[name]
+    constrained = algorithm in ALGORITHMS and ALGORITHMS[algorithm].constrained
+    return PAPER if name == "paper" or constrained else {}
 
 
 def described(values: dict[str, Any], settings: Settings) -> str:

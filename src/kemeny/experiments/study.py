@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from kemeny.presets import preset
+from kemeny.presets import PAPER
 from kemeny.settings import DEFAULT_GAMMA, Settings, from_flat
 
 OURS: dict[str, Any] = {"delta": 0.02, "gae_lambda": 0.8, "log_std": -1.0, "cut": 1_000}
@@ -18,6 +18,7 @@ CHEETAH, ANT, HUMANOID = "HalfCheetah-v3", "Ant-v3", "Humanoid-v3"
 WORDS = {
     "delta": "δ = {:g}",
     "gae_lambda": "λ = {:g}",
+    "cost_gae_lambda": "cost's λ = {:g}",
     "log_std": "log std {:g}",
     "cut": "cut at {:,}",
     "reset_cost": "reset cost {:g}",
@@ -49,13 +50,15 @@ class Arm:
 
     def settings(self, seed: int) -> Settings:
         """Every setting of one run, whatever the defaults of those in `OURS` become."""
-        base = {**preset("paper"), **(OURS if self.base == "ours" else {})}
+        base = {**PAPER, **(OURS if self.base == "ours" else {})}
         return from_flat({**base, **self.changes, "steps": self.steps, "seed": seed})
 
     def command(self, seed: int) -> list[str]:
         """The arguments of `kemeny` that make one run, but for how it is watched and where it is kept."""
         words = ["train", self.env, *(["--preset", "paper"] if self.base == "paper" else [])]
-        for name, value in {**self.changes, "steps": self.steps, "seed": seed}.items():
+        # With limits the defaults are the paper's, so that ours must be given.
+        ours = OURS if self.base == "ours" and "limit" in self.changes else {}
+        for name, value in {**ours, **self.changes, "steps": self.steps, "seed": seed}.items():
             flag = f"--{name.replace('_', '-')}"
             for one in value if isinstance(value, tuple) else (value,):
                 words += [flag] if one is True else [flag, str(one)]
@@ -71,7 +74,7 @@ class Arm:
         costs, limits = self.changes.get("cost", ()), self.changes.get("limit", ())
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(costs, limits, strict=True)]
         words += ["episodic"] if self.changes.get("episodic") else []
-        words += ["paper"] if self.base == "paper" else []
+        words += ["paper"] if self.base == "paper" else ["ATRPO's defaults"] if limits else []
         words += [WORDS[name].format(value) for name, value in self.changes.items() if name not in TOLD]
         return ", ".join(words).replace("-", "−")
 
@@ -161,9 +164,10 @@ TABLES: dict[str, tuple[Arm, ...]] = {
         Arm("humanoid-paper-std1-3M", HUMANOID, 3_000_000, (10,), {"log_std": -1.0}, "paper"),
     ),
     "limits": (
-        Arm("cheetah-acpo-default", CHEETAH, 1_000_000, (0, 1), _limited(2.0)),
         Arm("cheetah-acpo", CHEETAH, 1_000_000, (0, 1), _limited(2.0), "paper"),
         Arm("cheetah-acpo-margin", CHEETAH, 1_000_000, (0, 1), _limited(1.85), "paper"),
+        Arm("cheetah-acpo-default", CHEETAH, 1_000_000, (0,), _limited(2.0)),
+        Arm("cheetah-acpo-default-l80", CHEETAH, 1_000_000, (0, 1), _limited(2.0, cost_gae_lambda=0.8)),
         Arm("ant-acpo", ANT, 1_000_000, (0, 1), _limited(2.0, gae_lambda=0.8, cut=1_000), "paper"),
         Arm("humanoid-acpo", HUMANOID, 3_000_000, (0, 1), _limited(2.0), "paper"),
     ),
