@@ -119,6 +119,8 @@ TABLES: dict[str, tuple[Arm, ...]] = {
         Arm("cheetah-trpo99", CHEETAH, 1_000_000, (10,), _discounted(0.99)),
         Arm("cheetah-trpo999", CHEETAH, 1_000_000, (10,), _discounted(0.999)),
         Arm("cheetah-trpo99-episodic", CHEETAH, 1_000_000, (10,), _discounted(0.99, episodic=True)),
+        Arm("ant-trpo99", ANT, 1_000_000, (10,), _discounted(0.99)),
+        Arm("ant-trpo999", ANT, 1_000_000, (10,), _discounted(0.999)),
         Arm("humanoid-trpo99-3M", HUMANOID, 3_000_000, (10,), _discounted(0.99)),
         Arm("cheetah-paper-trpo99", CHEETAH, 1_000_000, (0,), _discounted(0.99), "paper"),
         Arm("ant-paper-trpo99", ANT, 1_000_000, (0,), _discounted(0.99), "paper"),
