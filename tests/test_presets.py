@@ -50,6 +50,12 @@ def test_a_limit_brings_the_papers_settings(constrained_run):
     assert constrained_run.config["settings"]["cut"] == PAPER["cut"]
 
 
+@pytest.mark.parametrize("algorithm", ["acop", ["acpo"], None])
+def test_an_algorithm_that_is_none_is_told_as_such(algorithm):
+    with pytest.raises(UserError, match="algorithm"):
+        kemeny.train("Ant-v3", algorithm=algorithm)
+
+
 def test_an_unknown_preset():
     with pytest.raises(UserError, match="default and paper"):
         kemeny.train("Ant-v3", preset="papre")  # type: ignore[arg-type]

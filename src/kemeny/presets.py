@@ -14,15 +14,15 @@ PAPER: dict[str, Any] = {"delta": 0.01, "gae_lambda": 0.95, "log_std": None, "cu
 `docs/results.md` has the runs by which the defaults depart from the paper."""
 
 
-def preset(name: str, algorithm: str) -> dict[str, Any]:
+def preset(name: str, algorithm: Any) -> dict[str, Any]:
     """Settings by their flat names: `default`, what was found to serve the algorithm; `paper`, the paper's.
 
-    With limits on costs the paper's settings serve better: longer steps keep a limit on their own batch and break it on
-    the next (docs/results.md#acpo).
+    With limits on costs the paper's settings serve: with a λ for the reward lower than the costs', a step keeps the
+    limit on its own batch and breaks it on the next (docs/results.md#acpo).
     """
     if name not in get_args(Preset):
         raise UserError(f"There is no preset named {name}; there are {' and '.join(get_args(Preset))}.")
-    constrained = algorithm in ALGORITHMS and ALGORITHMS[algorithm].constrained
+    constrained = any(algorithm == known and row.constrained for known, row in ALGORITHMS.items())
     return PAPER if name == "paper" or constrained else {}
 
 
