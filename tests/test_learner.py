@@ -144,21 +144,6 @@ def test_the_critics_rate_is_annealed_to_zero():
     assert moves[0] > moves[1] > moves[2] == 0
 
 
-def test_with_a_cooldown_steps_get_shorter_at_the_end_of_the_run():
-    learning = dataclasses.replace(SMALL, region=TrustRegion(delta=0.01, cooldown=0.4), iterations=10)
-    state, kl = begin(learning), []
-    compiled = None
-    for seed in range(12):  # two beyond the end
-        state, metrics = update(learning, state, random_batch(BOX, seed))
-        assert metrics.outcome == Outcome.ACCEPTED
-        kl.append(float(metrics.kl))
-        compiled = compiled or learner._move._cache_size()
-    assert learner._move._cache_size() == compiled
-    most = 0.01 * np.array([1] * 6 + [1, 3 / 4, 1 / 2, 1 / 4] + [0.01] * 2)
-    np.testing.assert_array_less(kl, most * (1 + 1e-6))
-    np.testing.assert_array_less(most / 2, kl)
-
-
 def one_hot_mdp(seed, states=4, actions=3):
     rng = np.random.default_rng(seed)
     P, r = oracles.random_mdp(rng, states, actions)

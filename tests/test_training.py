@@ -148,7 +148,6 @@ CHANGED = {
     "log_std": -2.0,
     "observation_clip": 0.5,
     "delta": 0.001,
-    "cooldown": 0.75,
     "damping": 0.5,
     "cg_iterations": 2,
     "critic_rate": 1e-2,

@@ -75,8 +75,7 @@ class Learner:
     limits: tuple[float, ...] = ()
     """Upper limit of each cost, in the criterion's units."""
     iterations: int = dataclasses.field(default=200, compare=False)
-    """Updates in the whole run, over which the critics' rate and δ are annealed; the compiled code does not depend on
-    it."""
+    """Updates in the whole run, over which the critics' rate is annealed; the compiled code does not depend on it."""
     gae_lambda: float = 0.8
     cost_gae_lambda: float = 0.95
     networks: Networks = dataclasses.field(default_factory=Networks)
@@ -179,9 +178,8 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
     """
     # In arrays of their own, signals are summed in the same order however many there are: that is what makes a limit
     # that never binds change nothing, bit for bit.
-    left = 1 - int(state.iteration) / learner.iterations
-    rate, delta = jnp.float32(learner.critic.critic_rate * left), jnp.float32(learner.region.delta_with(left))
-    moved, targets, metrics = _move(learner, state, rollout, _apart(rollout), delta)
+    rate = jnp.float32(learner.critic.critic_rate * (1 - int(state.iteration) / learner.iterations))
+    moved, targets, metrics = _move(learner, state, rollout, _apart(rollout))
     fits = [
         _refit(learner.critic, critic, optimizer, targets.x, target, rate, targets.shuffle)
         for critic, optimizer, target in zip(state.critics, state.optimizers, targets.value, strict=True)
@@ -200,15 +198,13 @@ class _Targets(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _move(
-    learner: Learner, state: State, rollout: Rollout, signals: Signals, delta: Float[Array, ""]
-) -> tuple[State, _Targets, Metrics]:
+def _move(learner: Learner, state: State, rollout: Rollout, signals: Signals) -> tuple[State, _Targets, Metrics]:
     """Everything but the critics (lines 4 to 8 and 10)."""
     x = flatten(state.normalizer(rollout.observation))
     estimates = _estimate(learner, state, rollout, signals)
     reward, costs = estimates[0], estimates[1:]
 
-    policy, step = _improve(learner, state.policy, x, flatten(rollout.action), reward, costs, delta)
+    policy, step = _improve(learner, state.policy, x, flatten(rollout.action), reward, costs)
 
     skipped = jnp.where(step.outcome == Outcome.ACCEPTED, 0, state.skipped_in_a_row + 1)
     key, shuffle = jax.random.split(state.key)
@@ -324,7 +320,6 @@ def _improve(
     action: Array,
     reward: Estimate,
     costs: list[Estimate],
-    delta: Float[Array, ""],
 ) -> tuple[Policy, _Step]:
     """The trust-region step (§5.2 and Appendices E and F)."""
     region, slope = learner.region, learner.criterion.slope
@@ -355,7 +350,7 @@ def _improve(
     solved = [natural(b_i) for b_i in b]
     least = functools.reduce(jnp.minimum, [curvature for _, curvature in solved], least)
     nb = jnp.array([nb_i for nb_i, _ in solved]).reshape(b.shape)
-    gram, nb = direction.gram(product, g, ng, b, nb, violation, delta)
+    gram, nb = direction.gram(product, g, ng, b, nb, violation, region.delta)
     plan = direction.plan(gram)
     step = plan.along_g * ng + plan.along_b @ nb
 
@@ -370,7 +365,7 @@ def _improve(
         change = cost_change(there)
         limits_respected = jnp.all(jnp.where(violation > 0, change < 0, violation + change <= 0))
         better = (improvement > 0) | jnp.any(violation > 0)
-        return Candidate(improvement, kl, better & (kl <= delta) & limits_respected)
+        return Candidate(improvement, kl, better & (kl <= region.delta) & limits_respected)
 
     search = trust_region.backtrack(judge, theta, step, region)
     finite = jnp.isfinite(g).all() & jnp.isfinite(step).all()

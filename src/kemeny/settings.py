@@ -146,7 +146,7 @@ class Settings:
                 raise UserError(f"{flag} is {value}; it must be at least {LEAST[name]}.")
             if type(value) is int and value > MOST.get(name, MOST_OTHERWISE):
                 raise UserError(f"{flag} is {value}; it must be at most {MOST.get(name, MOST_OTHERWISE)}.")
-            if name in ("gae_lambda", "cost_gae_lambda", "backtrack", "cooldown") and not 0 <= float(value or 0) <= 1:
+            if name in ("gae_lambda", "cost_gae_lambda", "backtrack") and not 0 <= float(value or 0) <= 1:
                 raise UserError(f"{flag} is {value}; it must be between 0 and 1.")
         hidden = self.networks.hidden
         if any(units < 1 for units in hidden) or sum(a * b for a, b in itertools.pairwise((1, *hidden))) > MOST_WEIGHTS:

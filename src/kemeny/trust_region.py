@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 from kemeny.policy import Distribution
 
 Vector = Float[Array, " parameter"]
-SMALLEST_SHARE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +23,6 @@ class TrustRegion:
 
     delta: float = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch."""
-    cooldown: float = 0.0
-    """Last share of the run over which δ falls linearly to 0: shorter steps, less noise left in the policy."""
     damping: float = 0.01
     """Added to the diagonal of the Fisher matrix."""
     cg_iterations: int = 10
@@ -34,10 +31,6 @@ class TrustRegion:
     """Factor by which a rejected step is shortened."""
     backtrack_tries: int = 10
     """Step lengths tried before the update is skipped."""
-
-    def delta_with(self, left: float) -> float:
-        """δ when this share of the run is left; never so small that float32 cannot tell the KL divergence from 0."""
-        return self.delta * max(SMALLEST_SHARE, min(1.0, left / self.cooldown)) if self.cooldown else self.delta
 
 
 class Outcome(enum.IntEnum):

@@ -21,7 +21,6 @@ WORDS = {
     "cost_gae_lambda": "cost's λ = {:g}",
     "log_std": "log std {:g}",
     "cut": "cut at {:,}",
-    "cooldown": "cooldown {:.2g}",
     "reset_cost": "reset cost {:g}",
     "rate": "ρ̂ by {}",
     "gauge": "{} gauge",
