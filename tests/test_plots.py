@@ -10,10 +10,10 @@ from kemeny.run import Run
 from kemeny.settings import Settings, to_flat
 
 
-def fake_run(path, returns, costs=None, **changes):
+def fake_run(path, returns, costs=None, env="Walk-v0", **changes):
     path.mkdir()
     settings = {**to_flat(Settings()), **changes}
-    (path / "config.json").write_text(json.dumps({"env": "Walk-v0", "env_is_id": True, "settings": settings}))
+    (path / "config.json").write_text(json.dumps({"env": env, "env_is_id": True, "settings": settings}))
     lines = [
         {"steps": 100 * (i + 1), "returns_1000": [value - 1, value + 1], "average_costs": costs and [costs, costs]}
         for i, value in enumerate(returns)
@@ -30,19 +30,19 @@ def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
         fake_run(tmp_path / "d", [5.0], algorithm="trpo"),
     ]
     curves = _curves(runs)
-    assert {name: len(members) for name, members in curves.items()} == {
+    assert {curve.name: len(curve.runs) for curve in curves} == {
         "ATRPO, delta 0.02": 2,
         "ATRPO, delta 0.05": 1,
         "TRPO γ = 0.99, delta 0.02": 1,
     }
-    steps, values = _series(curves["ATRPO, delta 0.02"], _quantities(runs)[0])
+    steps, values = _series(curves[0].runs, _quantities(runs)[0])
     assert steps.tolist() == [100, 200]
     assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
 
 
 def test_words_of_a_legend(tmp_path):
     runs = [fake_run(tmp_path / "a", [1.0]), fake_run(tmp_path / "b", [1.0], algorithm="trpo", episodic=True, cut=0)]
-    assert list(_curves(runs)) == ["ATRPO, cut 1,000", "TRPO γ = 0.99, cut 0, episodic"]
+    assert [curve.name for curve in _curves(runs)] == ["ATRPO, cut 1,000", "TRPO γ = 0.99, cut 0, episodic"]
 
 
 def test_every_seed_is_drawn_beside_the_mean(tmp_path):
@@ -50,21 +50,38 @@ def test_every_seed_is_drawn_beside_the_mean(tmp_path):
 
     runs = [fake_run(tmp_path / str(seed), [1.0, seed], seed=seed) for seed in (2, 4, 9)]
     axis = Figure().subplots()
-    _draw(axis, _curves(runs), _quantities(runs)[0])
+    _draw(axis, _curves(runs), _quantities(runs)[0], ["ATRPO"])
     assert sorted(line.get_ydata()[-1] for line in axis.lines) == [2, 4, 5, 9]
+
+
+def test_a_kind_of_run_has_one_colour_in_every_column_and_a_longer_one_is_dashed(tmp_path, monkeypatch):
+    fake_run(tmp_path / "a", [1.0, 2.0], env="Crawl-v0", algorithm="trpo")
+    fake_run(tmp_path / "b", [1.0, 2.0], steps=100)
+    fake_run(tmp_path / "c", [1.0, 2.0], steps=200)
+    fake_run(tmp_path / "d", [1.0, 2.0], steps=200, algorithm="trpo")
+    looks = {}
+
+    def draw(axis, curves, quantity, kinds):
+        _draw(axis, curves, quantity, kinds)
+        lines = zip(curves, axis.lines, strict=True)
+        looks.update({curve.runs[0].path.name: (line.get_color(), line.get_linestyle()) for curve, line in lines})
+
+    monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
+    learning_curves([tmp_path / name for name in "abcd"], tmp_path / "curve.svg")
+    assert looks == {"a": ("C0", "-"), "b": ("C1", "-"), "c": ("C1", "--"), "d": ("C0", "-")}
 
 
 def test_a_run_that_is_named_twice_is_one_seed(tmp_path, monkeypatch):
     fake_run(tmp_path / "a", [1.0])
     drawn = []
 
-    def draw(axis, curves, quantity):
+    def draw(axis, curves, quantity, kinds):
         drawn.append(curves)
-        _draw(axis, curves, quantity)
+        _draw(axis, curves, quantity, kinds)
 
     monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
     learning_curves([tmp_path / "a", tmp_path / "b" / ".." / "a"], tmp_path / "curve.svg")
-    assert [len(runs) for curves in drawn for runs in curves.values()] == [1]
+    assert [len(curve.runs) for curves in drawn for curve in curves] == [1]
 
 
 def test_each_cost_has_a_row_of_its_own(tmp_path):
@@ -76,7 +93,7 @@ def test_each_cost_has_a_row_of_its_own(tmp_path):
     assert returns.of(runs[1].evaluations[0]) == 1.0
     assert speed.of(runs[1].evaluations[0]) is None
     learning_curves([run.path for run in runs], tmp_path / "curve.svg")
-    assert "ACPO, speed ≤ 2, heat ≤ 3" in _curves(runs)
+    assert "ACPO, speed ≤ 2, heat ≤ 3" in [curve.name for curve in _curves(runs)]
 
 
 def test_nothing_to_draw(tmp_path):
@@ -88,6 +105,7 @@ def test_a_deviation_that_is_not_given_is_the_algorithms_own(tmp_path):
     own = fake_run(tmp_path / "a", [1.0], algorithm="atrpo", log_std=-0.5)
     other = fake_run(tmp_path / "b", [1.0], algorithm="atrpo", log_std=-1.0)
     left_open = fake_run(tmp_path / "c", [1.0], algorithm="atrpo", log_std=None)
-    assert _curves([own, other, left_open]) == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
+    told = {curve.name: curve.runs for curve in _curves([own, other, left_open])}
+    assert told == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
     limited = fake_run(tmp_path / "d", [1.0], algorithm="acpo", cost=["speed"], limit=[2.0], log_std=None)
-    assert list(_curves([other, limited])) == ["ATRPO", "ACPO, speed ≤ 2"]
+    assert [curve.name for curve in _curves([other, limited])] == ["ATRPO", "ACPO, speed ≤ 2"]

@@ -1,6 +1,5 @@
 """Learning curves, seeds aggregated."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,8 @@ IN_THE_NAME = {"algorithm", "gamma", "cost", "limit"}
 def learning_curves(paths: Sequence[Path], output: Path) -> None:
     """Draw return (and average cost) against steps: each seed, their mean, a band of one standard deviation.
 
-    A column an environment, a row a horizon (and a row a cost). Runs that differ only in their seed are one curve.
+    A column an environment, a row a horizon (and a row a cost). Runs that differ only in their seed are one curve;
+    curves that differ only in their length have one colour, as has each algorithm in all the columns.
     """
     runs = [Run.open(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
     evaluated = [run for run in runs if run.evaluations]
@@ -33,29 +33,31 @@ def learning_curves(paths: Sequence[Path], output: Path) -> None:
         raise UserError("None of these runs has been evaluated yet: there is nothing to draw.")
     environments = sorted({run.config["env"] for run in evaluated})
     quantities = _quantities(evaluated)
+    columns = [_curves([run for run in evaluated if run.config["env"] == name]) for name in environments]
+    kinds = list(dict.fromkeys(curve.kind for curves in columns for curve in curves))
     pyplot = _pyplot()
     from matplotlib.ticker import EngFormatter
 
+    height = 0.6 + 3.2 * len(quantities) + 0.2 * max(map(len, columns))
     figure, axes = pyplot.subplots(
         len(quantities),
         len(environments),
         squeeze=False,
-        figsize=(1 + 5 * len(environments), 0.6 + 3.2 * len(quantities)),
+        figsize=(1 + 5 * len(environments), height),
+        layout="constrained",
     )
     try:
-        for column, environment in enumerate(environments):
-            here = [run for run in evaluated if run.config["env"] == environment]
-            curves = _curves(here)
+        for column, (environment, curves) in enumerate(zip(environments, columns, strict=True)):
             for row, quantity in enumerate(quantities):
                 axis = axes[row][column]
-                _draw(axis, curves, quantity)
+                _draw(axis, curves, quantity, kinds)
                 axis.set(title=environment if row == 0 else None, ylabel=quantity.label if column == 0 else None)
                 axis.grid(alpha=0.25)
-            axes[-1][column].set_xlabel("agent–environment interactions")
-            for row in range(len(quantities)):
-                axes[row][column].xaxis.set_major_formatter(EngFormatter(sep=""))
-            axes[0][column].legend(frameon=False, fontsize="small")
-        figure.tight_layout()
+                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+            lowest = axes[-1][column]
+            lowest.set_xlabel("agent–environment interactions")
+            handles = axes[0][column].get_legend_handles_labels()
+            lowest.legend(*handles, frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, dpi=130)
     except (OSError, ValueError) as error:
@@ -114,12 +116,21 @@ def _word(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')} {f'{value:,}' if type(value) is int else value}"
 
 
-def _curves(runs: list[Run]) -> dict[str, list[Run]]:
-    """Runs by legend text: what distinguishes them, seeds left out."""
+class _Curve(NamedTuple):
+    """Runs that differ in nothing but their seed."""
+
+    name: str
+    """What the legend says: whatever distinguishes it from the others of its environment."""
+    kind: str
+    """The same but for the length of the run: one kind has one colour, whatever the environment."""
+    runs: list[Run]
+
+
+def _curves(runs: list[Run]) -> list[_Curve]:
     everything = [_named(run.config["settings"]) for run in runs]
     names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
     distinguishing = [name for name in names if len({str(settings.get(name)) for settings in everything}) > 1]
-    curves: dict[str, list[Run]] = defaultdict(list)
+    curves: dict[str, _Curve] = {}
     for run, settings in zip(runs, everything, strict=True):
         algorithm, gamma = settings["algorithm"], settings["gamma"]
         if gamma is None and ALGORITHMS[algorithm].criterion is Discounted:
@@ -127,24 +138,29 @@ def _curves(runs: list[Run]) -> dict[str, list[Run]]:
         words = [algorithm.upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
         told = {name: settings.get(name) for name in distinguishing}
-        words += [_word(name, value) for name, value in told.items() if value is not None and value is not False]
-        curves[", ".join(words)].append(run)
-    return curves
+        told = {name: _word(name, value) for name, value in told.items() if value is not None and value is not False}
+        name = ", ".join([*words, *told.values()])
+        kind = ", ".join([*words, *(word for setting, word in told.items() if setting != "steps")])
+        curves.setdefault(name, _Curve(name, kind, [])).runs.append(run)
+    return list(curves.values())
 
 
-def _draw(axis: Any, curves: dict[str, list[Run]], quantity: _Quantity) -> None:
-    for color, (name, runs) in enumerate(curves.items()):
+def _draw(axis: Any, curves: list[_Curve], quantity: _Quantity, kinds: list[str]) -> None:
+    drawn: set[str] = set()
+    for name, kind, runs in curves:
         steps, values = _series(runs, quantity)
         if not steps.size:
             continue
         mean = values.mean(0)
         label = f"{name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
         marker = "o" if len(steps) < 2 else None
-        axis.plot(steps, mean, label=label, color=f"C{color % 10}", marker=marker)
+        color, style = f"C{kinds.index(kind) % 10}", "--" if kind in drawn else "-"
+        drawn.add(kind)
+        axis.plot(steps, mean, style, label=label, color=color, marker=marker)
         if len(runs) > 1:
             deviation = values.std(0)
-            axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.15, color=f"C{color % 10}", lw=0)
-            axis.plot(steps, values.T, color=f"C{color % 10}", lw=0.6, alpha=0.6, marker=marker)
+            axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.15, color=color, lw=0)
+            axis.plot(steps, values.T, style, color=color, lw=0.6, alpha=0.6, marker=marker)
         if quantity.cost is not None:
             axis.axhline(runs[0].config["settings"]["limit"][quantity.cost], color="black", lw=0.8, ls="--")
 

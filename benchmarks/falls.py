@@ -1,0 +1,67 @@
+"""When a policy falls: long trajectories of the mean action from every checkpoint of a run.
+
+    python benchmarks/falls.py RUN… [--every 500_000] [--trajectories 10]
+
+Falls per 1,000 steps are counted by how long the agent had been walking. If they rose, it would meet states that
+training never shows it (heading drift, or whatever lies beyond the cut); if they stay, it stumbles at any time.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+import kemeny
+from kemeny.evaluation import Protocol, evaluation_seed
+from kemeny.settings import from_flat
+
+LONGEST = 10_000
+PHASES = ((0, 1_000), (1_000, 5_000), (5_000, LONGEST))
+UNSEEN = 2 * 10**9
+"""Steps after which no run is evaluated: start states of its own."""
+
+
+@dataclasses.dataclass
+class Falls:
+    """What to look at."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    every: int = 500_000
+    trajectories: int = 10
+
+
+def hazard(lengths: np.ndarray, begin: int, end: int) -> str:
+    """Falls per 1,000 steps walked, of those that got so far."""
+    walked = np.clip(lengths - begin, 0, end - begin).sum()
+    falls = np.count_nonzero((lengths > begin) & (lengths <= end) & (lengths < LONGEST))
+    return f"{1_000 * falls / walked:.2f} ({falls})" if walked else "–"
+
+
+def main(asked: Falls) -> None:
+    heads = ["run", "steps", "return, ≤ 1,000", "return, ≤ 10,000", "walked to the end"]
+    heads += [f"falls per 1,000 steps, {begin:,} to {end:,}" for begin, end in PHASES]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|", flush=True)
+    for path in asked.runs:
+        run = kemeny.Run.open(path)
+        settings = from_flat(run.config["settings"])
+        for folder in sorted((run.path / "checkpoints").glob("step-*")):
+            steps = int(folder.name.removeprefix("step-"))
+            if steps % asked.every:
+                continue
+            result = kemeny.evaluate(
+                kemeny.load_policy(folder),
+                run.config["env"],
+                Protocol(asked.trajectories, LONGEST),
+                seed=evaluation_seed(settings.seed, UNSEEN),
+                threads=settings.threads,
+            )
+            cells = [path.name, f"{steps / 1e6:g}M", *(f"{of.mean():,.0f}" for of in result.returns.values())]
+            cells += [f"{np.count_nonzero(result.lengths == LONGEST)} of {asked.trajectories}"]
+            cells += [hazard(result.lengths, begin, end) for begin, end in PHASES]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Falls, description=__doc__, config=(tyro.conf.OmitArgPrefixes,)))
