@@ -109,10 +109,10 @@ ONE_AT_A_TIME: dict[str, dict[str, Any]] = {
 TABLES: dict[str, tuple[Arm, ...]] = {
     "results": (
         Arm("cheetah-1M", CHEETAH, 1_000_000, (10, 11, 12)),
+        Arm("cheetah-3M", CHEETAH, 3_000_000, (10, 11, 12)),
         Arm("ant-3M", ANT, 3_000_000, (10, 11, 12)),
         Arm("humanoid-3M", HUMANOID, 3_000_000, (11, 12)),
         Arm("humanoid-10M", HUMANOID, 10_000_000, (10,)),
-        Arm("cheetah-3M", CHEETAH, 3_000_000, (10, 11, 12)),
         Arm("cheetah-paper-3M", CHEETAH, 3_000_000, (10, 11, 12), base="paper"),
     ),
     "discounts": (
@@ -125,7 +125,7 @@ TABLES: dict[str, tuple[Arm, ...]] = {
         Arm("ant-trpo999", ANT, 1_000_000, (10,), _discounted(0.999)),
         Arm("ant-trpo99-episodic", ANT, 1_000_000, (10,), _discounted(0.99, episodic=True)),
         Arm("humanoid-trpo95-3M", HUMANOID, 3_000_000, (10,), _discounted(0.95)),
-        Arm("humanoid-trpo99-3M", HUMANOID, 3_000_000, (10,), _discounted(0.99)),
+        Arm("humanoid-trpo99-3M", HUMANOID, 3_000_000, (10, 11, 12), _discounted(0.99)),
         Arm("humanoid-trpo999-3M", HUMANOID, 3_000_000, (10,), _discounted(0.999)),
         Arm("humanoid-trpo99-episodic-3M", HUMANOID, 3_000_000, (10,), _discounted(0.99, episodic=True)),
         Arm("cheetah-paper-trpo99", CHEETAH, 1_000_000, (0,), _discounted(0.99), "paper"),
