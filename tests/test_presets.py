@@ -14,6 +14,7 @@ PAPER = {
     "hidden": (64, 64),
     "batch_size": 5_000,
     "gae_lambda": 0.95,
+    "cost_gae_lambda": 0.95,
     "critic_rate": 3e-4,
     "critic_l2": 3e-3,
     "damping": 0.01,
@@ -33,21 +34,18 @@ PAPER = {
 @pytest.mark.parametrize(("algorithm", "log_std"), [("atrpo", -0.5), ("trpo", -0.5), ("acpo", -1.0), ("cpo", -1.0)])
 def test_the_papers_preset_is_the_papers(algorithm, log_std):
     limits = {"cost": "speed", "limit": 2.0} if algorithm in ("acpo", "cpo") else {}
-    settings = from_flat({**presets.preset("paper", algorithm), "algorithm": algorithm, **limits})
+    settings = from_flat({**presets.preset("paper"), "algorithm": algorithm, **limits})
     assert PAPER.items() <= to_flat(settings).items()
     assert settings.learner().networks.log_std == log_std
 
 
-def test_the_default_is_what_settings_say_but_with_limits_the_papers():
-    for algorithm in ("atrpo", "trpo"):
-        assert from_flat(presets.preset("default", algorithm)) == Settings()
-    for algorithm in ("acpo", "cpo"):
-        assert presets.preset("default", algorithm) == presets.preset("paper", algorithm) == presets.PAPER
+def test_the_default_is_what_settings_say():
+    assert from_flat(presets.preset("default")) == Settings()
 
 
-def test_a_limit_brings_the_papers_settings(constrained_run):
-    assert constrained_run.config["settings"]["delta"] == PAPER["delta"] != Settings().region.delta
-    assert constrained_run.config["settings"]["cut"] == PAPER["cut"]
+def test_the_paper_departs_in_what_its_preset_names():
+    default = to_flat(Settings())
+    assert all(default[name] != value for name, value in presets.PAPER.items())
 
 
 @pytest.mark.parametrize("algorithm", ["acop", ["acpo"], None])
@@ -77,4 +75,7 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
     settings = kemeny.Run.open(tmp_path / "run").config["settings"]
     assert (settings["cut"], settings["gae_lambda"], settings["steps"]) == (default, PAPER["gae_lambda"], 100)
     assert settings["log_std"] is None
-    assert "The paper's settings: --delta 0.01 --gae-lambda 0.95 --log-std None\n" in capsys.readouterr().out
+    assert (
+        "The paper's settings: --delta 0.01 --gae-lambda 0.95 --cost-gae-lambda 0.95 --log-std None\n"
+        in capsys.readouterr().out
+    )

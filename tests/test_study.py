@@ -31,7 +31,8 @@ def study():
 
 
 def learnt_with(settings: Settings) -> dict:
-    return {name: value for name, value in to_flat(settings).items() if name not in WATCHING}
+    unused = set() if settings.limit else {"cost_gae_lambda"}
+    return {name: value for name, value in to_flat(settings).items() if name not in WATCHING | unused}
 
 
 def test_what_the_study_arrived_at_is_the_default():

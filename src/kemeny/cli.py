@@ -53,9 +53,9 @@ def train(
         env: Id of an environment of EnvPool's or Gymnasium's, such as HalfCheetah-v3.
         settings: What to learn and how.
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
-        preset: Where a setting is not given: the default, or the paper's (Appendix H), which acpo and cpo take anyway.
+        preset: Where a setting is not given: the default, or the paper's (Appendix H).
     """
-    if values := preset_of(preset, settings.algorithm):
+    if values := preset_of(preset):
         settings = _given(from_flat(values))
         print(f"The paper's settings: {described(values, settings)}")
     run = start_run(env, settings, out, Terminal())

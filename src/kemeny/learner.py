@@ -77,7 +77,7 @@ class Learner:
     iterations: int = dataclasses.field(default=200, compare=False)
     """Updates in the whole run, over which the critics' rate is annealed; the compiled code does not depend on it."""
     gae_lambda: float = 0.8
-    cost_gae_lambda: float = 0.95
+    cost_gae_lambda: float = 0.8
     networks: Networks = dataclasses.field(default_factory=Networks)
     region: TrustRegion = dataclasses.field(default_factory=TrustRegion)
     critic: CriticFit = dataclasses.field(default_factory=CriticFit)

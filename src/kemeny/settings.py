@@ -45,8 +45,8 @@ class Settings:
     """Interactions between two updates."""
     gae_lambda: float = 0.8
     """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo."""
-    cost_gae_lambda: float = 0.95
-    """λ of the costs' advantage estimates."""
+    cost_gae_lambda: float = 0.8
+    """λ of the costs' advantage estimates; with one far above the reward's, limits are broken."""
     rate: Literal["reward", "td"] = "reward"
     """How the average criterion estimates ρ̂: the mean reward, or that corrected by v(s') − v(s)."""
     gauge: Literal["centred", "free"] = "centred"

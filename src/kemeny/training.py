@@ -51,9 +51,7 @@ def train(
     of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
     preset's: the default, or the paper's.
     """
-    return start(
-        env, from_flat({**preset_of(preset, settings.get("algorithm", Settings.algorithm)), **settings}), out, progress
-    )
+    return start(env, from_flat({**preset_of(preset), **settings}), out, progress)
 
 
 def start(env: EnvLike, settings: Settings, out: str | Path | None, progress: Progress) -> Run:
