@@ -123,7 +123,7 @@ TABLES: dict[str, tuple[Arm, ...]] = {
         Arm("ant-trpo999", ANT, 1_000_000, (10,), _discounted(0.999)),
         Arm("ant-trpo99-episodic", ANT, 1_000_000, (10,), _discounted(0.99, episodic=True)),
         Arm("humanoid-trpo95-3M", HUMANOID, 3_000_000, (10,), _discounted(0.95)),
-        Arm("humanoid-trpo99-3M", HUMANOID, 3_000_000, (10,), _discounted(0.99)),
+        Arm("humanoid-trpo99-3M", HUMANOID, 3_000_000, (10, 11), _discounted(0.99)),
         Arm("humanoid-trpo999-3M", HUMANOID, 3_000_000, (10,), _discounted(0.999)),
         Arm("humanoid-trpo99-episodic-3M", HUMANOID, 3_000_000, (10,), _discounted(0.99, episodic=True)),
         Arm("cheetah-paper-trpo99", CHEETAH, 1_000_000, (0,), _discounted(0.99), "paper"),
