@@ -109,3 +109,18 @@ def test_a_deviation_that_is_not_given_is_the_algorithms_own(tmp_path):
     assert told == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
     limited = fake_run(tmp_path / "d", [1.0], algorithm="acpo", cost=["speed"], limit=[2.0], log_std=None)
     assert [curve.name for curve in _curves([other, limited])] == ["ATRPO", "ACPO, speed ≤ 2"]
+
+
+def test_a_costs_lambda_that_is_not_given_is_the_rewards_and_says_nothing_without_costs(tmp_path):
+    limits = {"algorithm": "acpo", "cost": ["speed"], "limit": [2.0], "gae_lambda": 0.8}
+    given = {"same": 0.8, "other": 0.95, "open": None}
+    same, other, left_open = (
+        fake_run(tmp_path / name, [1.0], cost_gae_lambda=lam, **limits) for name, lam in given.items()
+    )
+    told = {curve.name: curve.runs for curve in _curves([same, other, left_open])}
+    assert told == {
+        "ACPO, speed ≤ 2, cost gae lambda 0.8": [same, left_open],
+        "ACPO, speed ≤ 2, cost gae lambda 0.95": [other],
+    }
+    runs = [fake_run(tmp_path / name, [1.0], cost_gae_lambda=lam) for name, lam in (("a", 0.95), ("b", None))]
+    assert [curve.name for curve in _curves(runs)] == ["ATRPO"]

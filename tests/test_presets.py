@@ -14,7 +14,6 @@ PAPER = {
     "hidden": (64, 64),
     "batch_size": 5_000,
     "gae_lambda": 0.95,
-    "cost_gae_lambda": 0.95,
     "critic_rate": 3e-4,
     "critic_l2": 3e-3,
     "damping": 0.01,
@@ -37,6 +36,7 @@ def test_the_papers_preset_is_the_papers(algorithm, log_std):
     settings = from_flat({**presets.preset("paper"), "algorithm": algorithm, **limits})
     assert PAPER.items() <= to_flat(settings).items()
     assert settings.learner().networks.log_std == log_std
+    assert settings.learner().cost_gae_lambda == PAPER["gae_lambda"]
 
 
 def test_the_default_is_what_settings_say():
@@ -75,7 +75,4 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
     settings = kemeny.Run.open(tmp_path / "run").config["settings"]
     assert (settings["cut"], settings["gae_lambda"], settings["steps"]) == (default, PAPER["gae_lambda"], 100)
     assert settings["log_std"] is None
-    assert (
-        "The paper's settings: --delta 0.01 --gae-lambda 0.95 --cost-gae-lambda 0.95 --log-std None\n"
-        in capsys.readouterr().out
-    )
+    assert "The paper's settings: --delta 0.01 --gae-lambda 0.95 --log-std None\n" in capsys.readouterr().out

@@ -31,8 +31,8 @@ def study():
 
 
 def learnt_with(settings: Settings) -> dict:
-    unused = set() if settings.limit else {"cost_gae_lambda"}
-    return {name: value for name, value in to_flat(settings).items() if name not in WATCHING | unused}
+    flat = {name: value for name, value in to_flat(settings).items() if name not in WATCHING}
+    return {**flat, "cost_gae_lambda": settings.learner().cost_gae_lambda if settings.limit else None}
 
 
 def test_what_the_study_arrived_at_is_the_default():

@@ -7,7 +7,7 @@ from kemeny.settings import Settings, to_flat
 
 Preset = Literal["default", "paper"]
 
-PAPER: dict[str, Any] = {"delta": 0.01, "gae_lambda": 0.95, "cost_gae_lambda": 0.95, "log_std": None, "cut": 5_000}
+PAPER: dict[str, Any] = {"delta": 0.01, "gae_lambda": 0.95, "log_std": None, "cut": 5_000}
 """Where the paper's settings (Appendix H, cut at its batch size) are not those of `Settings`.
 
 `docs/results.md` has the runs by which the defaults depart from the paper."""

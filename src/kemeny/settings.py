@@ -45,8 +45,8 @@ class Settings:
     """Interactions between two updates."""
     gae_lambda: float = 0.8
     """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo."""
-    cost_gae_lambda: float = 0.8
-    """λ of the costs' advantage estimates; with one far above the reward's, limits are broken."""
+    cost_gae_lambda: float | None = None
+    """λ of the costs' advantage estimates [as the reward's, above which limits are broken]."""
     rate: Literal["reward", "td"] = "reward"
     """How the average criterion estimates ρ̂: the mean reward, or that corrected by v(s') − v(s)."""
     gauge: Literal["centred", "free"] = "centred"
@@ -100,7 +100,7 @@ class Settings:
             limits=self.limit,
             iterations=self.iterations,
             gae_lambda=self.gae_lambda,
-            cost_gae_lambda=self.cost_gae_lambda,
+            cost_gae_lambda=self.gae_lambda if self.cost_gae_lambda is None else self.cost_gae_lambda,
             networks=dataclasses.replace(self.networks, log_std=log_std),
             region=self.region,
             critic=self.critic,

@@ -104,9 +104,15 @@ def _quantities(runs: list[Run]) -> list[_Quantity]:
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """With the deviation that is meant where none is given."""
-    own = ALGORITHMS[settings["algorithm"]].log_std
-    return {**settings, "log_std": own if settings.get("log_std") is None else settings["log_std"]}
+    """With what is meant where a setting is not given, or where, as the costs' λ without costs, it does nothing."""
+    row = ALGORITHMS[settings["algorithm"]]
+    meant = {
+        "gamma": DEFAULT_GAMMA if row.criterion is Discounted else None,
+        "log_std": row.log_std,
+        "cost_gae_lambda": settings["gae_lambda"],
+    }
+    unused = set() if settings["cost"] else {"cost_gae_lambda"}
+    return {**meant, **{name: value for name, value in settings.items() if name not in unused and value is not None}}
 
 
 def _word(name: str, value: Any) -> str:
@@ -132,10 +138,8 @@ def _curves(runs: list[Run]) -> list[_Curve]:
     distinguishing = [name for name in names if len({str(settings.get(name)) for settings in everything}) > 1]
     curves: dict[str, _Curve] = {}
     for run, settings in zip(runs, everything, strict=True):
-        algorithm, gamma = settings["algorithm"], settings["gamma"]
-        if gamma is None and ALGORITHMS[algorithm].criterion is Discounted:
-            gamma = DEFAULT_GAMMA
-        words = [algorithm.upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
+        gamma = settings["gamma"]
+        words = [settings["algorithm"].upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
         told = {name: settings.get(name) for name in distinguishing}
         told = {name: _word(name, value) for name, value in told.items() if value is not None and value is not False}
