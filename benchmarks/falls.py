@@ -1,6 +1,6 @@
-"""When a policy falls: long trajectories of the mean action from every checkpoint of a run.
+"""When a policy falls: long trajectories of the mean action, from every checkpoint that a run has kept.
 
-    python benchmarks/falls.py RUN… [--every 500_000] [--trajectories 10]
+    python benchmarks/falls.py RUN… [--trajectories 10]
 
 Falls per 1,000 steps are counted by how long the agent had been walking. If they rose, it would meet states that
 training never shows it (heading drift, or whatever lies beyond the cut); if they stay, it stumbles at any time.
@@ -28,7 +28,6 @@ class Falls:
     """What to look at."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    every: int = 500_000
     trajectories: int = 10
 
 
@@ -48,8 +47,6 @@ def main(asked: Falls) -> None:
         settings = from_flat(run.config["settings"])
         for folder in sorted((run.path / "checkpoints").glob("step-*")):
             steps = int(folder.name.removeprefix("step-"))
-            if steps % asked.every:
-                continue
             result = kemeny.evaluate(
                 kemeny.load_policy(folder),
                 run.config["env"],

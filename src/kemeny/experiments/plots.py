@@ -133,6 +133,7 @@ class _Curve(NamedTuple):
 
 
 def _curves(runs: list[Run]) -> list[_Curve]:
+    """The curves of one environment, in the order in which their runs were given."""
     everything = [_named(run.config["settings"]) for run in runs]
     names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
     distinguishing = [name for name in names if len({str(settings.get(name)) for settings in everything}) > 1]
