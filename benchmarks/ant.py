@@ -18,12 +18,13 @@ import tyro
 from jax.flatten_util import ravel_pytree
 
 import kemeny
-from kemeny import checkpoint, learner
-from kemeny.acting import Policy
-from kemeny.collect import Collector
+from kemeny.runs import checkpoint
+from kemeny.learning import update as learner
+from kemeny.experience.acting import Policy
+from kemeny.experience.collect import Collector
 from kemeny.rollout import Rollout, flatten
-from kemeny.settings import from_flat
-from kemeny.state_arrays import acting_arrays, from_arrays
+from kemeny.runs.settings import from_flat
+from kemeny.learning.arrays import acting_arrays, from_arrays
 
 LAMBDAS = (0.95, 0.9, 0.8)
 UNSEEN = 10**6

@@ -14,8 +14,8 @@ import numpy as np
 import tyro
 
 import kemeny
-from kemeny.evaluation import Protocol, evaluation_seed
-from kemeny.settings import from_flat
+from kemeny.experience.evaluation import Protocol, evaluation_seed
+from kemeny.runs.settings import from_flat
 
 LONGEST = 10_000
 PHASES = ((0, 1_000), (1_000, 5_000), (5_000, LONGEST))

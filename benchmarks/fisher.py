@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from kemeny.policy import POLICY_HEAD_GAIN, GaussianPolicy, Network
-from kemeny.trust_region import conjugate_gradient, fisher_product
+from kemeny.learning.networks import POLICY_HEAD_GAIN, GaussianPolicy, Network
+from kemeny.learning.steps.trust_region import conjugate_gradient, fisher_product
 
 BODIES = {"HalfCheetah": (17, 6), "Ant": (111, 8), "Humanoid": (376, 17)}
 SAMPLES, HIDDEN, ITERATIONS, DAMPING = 5_000, (64, 64), 10, 0.01

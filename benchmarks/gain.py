@@ -21,12 +21,14 @@ import tyro
 from jax.flatten_util import ravel_pytree
 
 import kemeny
-from kemeny import checkpoint, learner, trust_region
-from kemeny.acting import Policy
-from kemeny.collect import Collector
+from kemeny.runs import checkpoint
+from kemeny.learning import update as learner
+from kemeny.learning.steps import trust_region
+from kemeny.experience.acting import Policy
+from kemeny.experience.collect import Collector
 from kemeny.rollout import flatten
-from kemeny.settings import from_flat
-from kemeny.state_arrays import acting_arrays, from_arrays
+from kemeny.runs.settings import from_flat
+from kemeny.learning.arrays import acting_arrays, from_arrays
 
 LAMBDAS, JUDGES = (0.95, 0.9, 0.8, 0.7, 0.5), (0.98, 0.95)
 DELTA = 0.01

@@ -20,10 +20,10 @@ import numpy as np
 import tyro
 
 import kemeny
-from kemeny import checkpoint
-from kemeny.collect import Collector
-from kemeny.progress import silent
-from kemeny.run import Logs
+from kemeny.runs import checkpoint
+from kemeny.experience.collect import Collector
+from kemeny.runs.progress import silent
+from kemeny.runs.directory import Logs
 
 
 @dataclasses.dataclass

@@ -23,9 +23,9 @@ import numpy as np
 import tyro
 
 import kemeny
-from kemeny.evaluation import Protocol, evaluation_seed
+from kemeny.experience.evaluation import Protocol, evaluation_seed
 from kemeny.experiments.study import TABLES, Arm
-from kemeny.settings import from_flat
+from kemeny.runs.settings import from_flat
 
 ARMS = {arm.name: arm for arms in TABLES.values() for arm in arms}
 ROOT = Path(__file__).parents[1]

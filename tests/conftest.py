@@ -15,7 +15,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook(
-    ["kemeny.advantages", "kemeny.direction", "kemeny.learner", "kemeny.normalizer", "kemeny.policy", "kemeny.rollout"],
+    ["kemeny.learning.advantages", "kemeny.learning.steps.direction", "kemeny.learning.update", "kemeny.learning.normalizer", "kemeny.learning.networks", "kemeny.rollout"],
     "beartype.beartype",
 )
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` leaves ignored

@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import kemeny
-from kemeny import checkpoint, learner, run, training
-from kemeny.collect import Collector
+from kemeny.runs import checkpoint
+from kemeny.learning import update as learner
+from kemeny.runs import directory as run
+from kemeny.runs import loop as training
+from kemeny.experience.collect import Collector
 from tests.envs.toys import Counter
 
 TINY = {

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from kemeny.acting import Policy
+from kemeny.experience.acting import Policy
 
 
 def policy_for(observation_size, action_size, *, seed=0, std=0.5, discrete=False):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linprog
 
-from kemeny.learner import Learner, State, init, update
+from kemeny.learning.update import Learner, State, init, update
 from kemeny.rollout import Rollout
 from kemeny.spec import Discrete, Spec
 from kemeny.tabular import MDP

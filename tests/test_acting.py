@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from kemeny import learner
-from kemeny.acting import Policy
+from kemeny.learning import update as learner
+from kemeny.experience.acting import Policy
 from kemeny.errors import UserError
 from kemeny.spec import Continuous, Discrete, Spec
-from kemeny.state_arrays import acting_arrays
+from kemeny.learning.arrays import acting_arrays
 
 BOX = Continuous(np.full(3, -0.4, np.float32), np.full(3, 0.4, np.float32))
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import kemeny.advantages
+import kemeny.learning.advantages
 from kemeny.criterion import Average, Bellman, Discounted
 from tests import oracles
 

@@ -9,9 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from kemeny import bench, checkpoint, learner, training
-from kemeny.collect import Collector
-from kemeny.settings import from_flat
+from kemeny.experiments import bench
+from kemeny.runs import checkpoint
+from kemeny.learning import update as learner
+from kemeny.runs import loop as training
+from kemeny.experience.collect import Collector
+from kemeny.runs.settings import from_flat
 from tests.test_cli import kemeny
 
 TINY = {"num_envs": 4, "batch_size": 1000, "hidden": (8,), "eval_max_steps": 30}

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from kemeny.collect import Collector, Task
+from kemeny.experience.collect import Collector, Task
 from kemeny.errors import RunError
 from tests.envs.toys import Faulty
 from tests.probes import Walk, policy_for

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kemeny import learner
-from kemeny.acting import Policy
-from kemeny.collect import Collector, Task
+from kemeny.learning import update as learner
+from kemeny.experience.acting import Policy
+from kemeny.experience.collect import Collector, Task
 from kemeny.criterion import Average, Discounted
-from kemeny.direction import Case, gram, plan
-from kemeny.learner import CriticFit, Learner, Networks, init, update
-from kemeny.state_arrays import acting_arrays
+from kemeny.learning.steps.direction import Case, gram, plan
+from kemeny.learning.update import CriticFit, Learner, Networks, init, update
+from kemeny.learning.arrays import acting_arrays
 from kemeny.tabular import bounds, zoo
 from kemeny.tabular.linear_programme import linear_programme
-from kemeny.trust_region import Outcome, TrustRegion
+from kemeny.learning.steps.trust_region import Outcome, TrustRegion
 from tests.simulation import Simulation, constrained_optimum
 from tests.test_learner import BOX, CHOICE, SMALL, flat, random_batch
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import kemeny
-from kemeny import training
+from kemeny.runs import loop as training
 from kemeny.errors import RunError, UserError
-from kemeny.settings import from_flat
+from kemeny.runs.settings import from_flat
 
 TINY = {
     "algorithm": "acpo",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kemeny.direction import Case, Gram, plan
+from kemeny.learning.steps.direction import Case, Gram, plan
 from tests import oracles_direction as oracle
 
 DELTA = 0.01

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kemeny.checkpoint import latest
-from kemeny.direction import Case
-from kemeny.learner import ConstraintMetrics, Metrics
-from kemeny.run import RECORDED_VERSIONS
-from kemeny.settings import Settings, to_flat
-from kemeny.trust_region import Outcome
+from kemeny.runs.checkpoint import latest
+from kemeny.learning.steps.direction import Case
+from kemeny.learning.update import ConstraintMetrics, Metrics
+from kemeny.runs.directory import RECORDED_VERSIONS
+from kemeny.runs.settings import Settings, to_flat
+from kemeny.learning.steps.trust_region import Outcome
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

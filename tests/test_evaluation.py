@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from kemeny.evaluation import Protocol, evaluate, evaluation_seed
+from kemeny.experience.evaluation import Protocol, evaluate, evaluation_seed
 from tests.probes import Walk, policy_for
 
 

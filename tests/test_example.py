@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from kemeny import learner
+from kemeny.learning import update as learner
 from kemeny.criterion import Average
-from kemeny.learner import CriticFit, Learner, Networks
-from kemeny.policy import CRITIC_HEAD_GAIN, HIDDEN_GAIN, POLICY_HEAD_GAIN, Network
+from kemeny.learning.update import CriticFit, Learner, Networks
+from kemeny.learning.networks import CRITIC_HEAD_GAIN, HIDDEN_GAIN, POLICY_HEAD_GAIN, Network
 from kemeny.rollout import Rollout
 from kemeny.spec import Continuous, Spec
-from kemeny.trust_region import Outcome, TrustRegion
+from kemeny.learning.steps.trust_region import Outcome, TrustRegion
 
 TIME, ENVS, OBSERVATION, ACTION = 40, 6, 5, 3
 UPDATES = 4

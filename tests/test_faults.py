@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import kemeny
-from kemeny import checkpoint
-from kemeny import run as run_module
-from kemeny.collect import Collector, Task
+from kemeny.runs import checkpoint
+from kemeny.runs import directory as run_module
+from kemeny.experience.collect import Collector, Task
 from kemeny.envs.faults import TRIES
 from kemeny.errors import RunError, UserError
-from kemeny.evaluation import Protocol, evaluate
-from kemeny.progress import silent
-from kemeny.run import Run
-from kemeny.training import Interrupted
+from kemeny.experience.evaluation import Protocol, evaluate
+from kemeny.runs.progress import silent
+from kemeny.runs.directory import Run
+from kemeny.runs.loop import Interrupted
 from tests.conftest import TINY
 from tests.envs.toys import Counter, Faulty
 from tests.faults import compare

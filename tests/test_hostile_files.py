@@ -14,13 +14,13 @@ import pytest
 from hypothesis import strategies as st
 
 import kemeny
-from kemeny import checkpoint
-from kemeny.checkpoint import ARRAYS, FACTS, SUMS, Damaged
-from kemeny.collect import Collector, Task
+from kemeny.runs import checkpoint
+from kemeny.runs.checkpoint import ARRAYS, FACTS, SUMS, Damaged
+from kemeny.experience.collect import Collector, Task
 from kemeny.errors import RunError, UserError
 from kemeny.experiments.plots import learning_curves
-from kemeny.run import Run
-from kemeny.settings import from_flat
+from kemeny.runs.directory import Run
+from kemeny.runs.settings import from_flat
 from kemeny.tabular import formats, zoo
 from tests.probes import policy_for
 

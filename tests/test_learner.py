@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from kemeny import learner
+from kemeny.learning import update as learner
 from kemeny.criterion import Average, Discounted
-from kemeny.learner import CriticFit, Learner, Networks, init, update
+from kemeny.learning.update import CriticFit, Learner, Networks, init, update
 from kemeny.rollout import Rollout
 from kemeny.spec import Continuous, Discrete, Spec
-from kemeny.trust_region import Outcome, TrustRegion
+from kemeny.learning.steps.trust_region import Outcome, TrustRegion
 from tests import oracles
 
 BOX = Spec(3, Continuous(-np.ones(2, np.float32), np.ones(2, np.float32)), None)

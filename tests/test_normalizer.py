@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kemeny.normalizer import SMALLEST_VARIANCE, Normalizer
+from kemeny.learning.normalizer import SMALLEST_VARIANCE, Normalizer
 
 
 def test_batches_merge_to_the_statistics_of_the_whole():

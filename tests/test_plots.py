@@ -6,8 +6,8 @@ import pytest
 
 from kemeny.errors import UserError
 from kemeny.experiments.plots import _curves, _draw, _quantities, _series, learning_curves
-from kemeny.run import Run
-from kemeny.settings import Settings, to_flat
+from kemeny.runs.directory import Run
+from kemeny.runs.settings import Settings, to_flat
 
 
 def fake_run(path, returns, costs=None, env="Walk-v0", **changes):

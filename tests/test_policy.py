@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from kemeny.policy import Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, Network
+from kemeny.learning.networks import Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, Network
 
 
 def gaussians():

@@ -5,9 +5,10 @@ import sys
 import pytest
 
 import kemeny
-from kemeny import cli, presets
+from kemeny import cli
+from kemeny.runs import presets
 from kemeny.errors import UserError
-from kemeny.settings import Settings, from_flat, to_flat
+from kemeny.runs.settings import Settings, from_flat, to_flat
 from tests.conftest import TINY
 
 PAPER = {

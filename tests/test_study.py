@@ -9,9 +9,9 @@ import pytest
 
 from kemeny import cli
 from kemeny.experiments.study import OURS, TABLES
-from kemeny.presets import PAPER
-from kemeny.run import Run
-from kemeny.settings import Settings, from_flat, to_flat
+from kemeny.runs.presets import PAPER
+from kemeny.runs.directory import Run
+from kemeny.runs.settings import Settings, from_flat, to_flat
 
 ROOT = Path(__file__).parents[1]
 KEPT = sorted((ROOT / "benchmarks" / "results" / "runs").iterdir())

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import kemeny
-from kemeny import checkpoint
+from kemeny.runs import checkpoint
 from kemeny.errors import RunError, UserError
-from kemeny.progress import silent
-from kemeny.run import Run
-from kemeny.settings import Settings, from_flat, to_flat
-from kemeny.training import Interrupted
+from kemeny.runs.progress import silent
+from kemeny.runs.directory import Run
+from kemeny.runs.settings import Settings, from_flat, to_flat
+from kemeny.runs.loop import Interrupted
 from tests.conftest import TINY
 from tests.envs.toys import Faulty
 from tests.probes import Patience, Target

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from kemeny.policy import CategoricalPolicy, GaussianPolicy, Network
-from kemeny.trust_region import Candidate, TrustRegion, backtrack, conjugate_gradient, fisher_product
+from kemeny.learning.networks import CategoricalPolicy, GaussianPolicy, Network
+from kemeny.learning.steps.trust_region import Candidate, TrustRegion, backtrack, conjugate_gradient, fisher_product
 
 X = jnp.array(np.random.default_rng(0).normal(size=(40, 3)), jnp.float32)
 

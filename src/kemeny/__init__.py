@@ -11,18 +11,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kemeny.acting import Policy, load_policy
     from kemeny.criterion import Average, Discounted
     from kemeny.errors import RunError, UserError
-    from kemeny.evaluation import evaluate
-    from kemeny.run import Run
-    from kemeny.settings import Settings
-    from kemeny.training import resume, train
+    from kemeny.experience.acting import Policy
+    from kemeny.experience.evaluate import evaluate
+    from kemeny.experience.evaluation import Evaluation
+    from kemeny.experience.settings import EvaluationProtocol
+    from kemeny.observers import Observer
+    from kemeny.runs.directory import Run
+    from kemeny.runs.load import load_policy
+    from kemeny.runs.loop import resume, train
+    from kemeny.runs.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [
     "Average",
     "Discounted",
+    "Evaluation",
+    "EvaluationProtocol",
+    "Observer",
     "Policy",
     "Run",
     "RunError",
@@ -37,15 +44,18 @@ __all__ = [
 _HOMES = {
     "Average": "kemeny.criterion",
     "Discounted": "kemeny.criterion",
-    "Policy": "kemeny.acting",
-    "Run": "kemeny.run",
+    "Evaluation": "kemeny.experience.evaluation",
+    "EvaluationProtocol": "kemeny.experience.settings",
+    "Observer": "kemeny.observers",
+    "Policy": "kemeny.experience.acting",
+    "Run": "kemeny.runs.directory",
     "RunError": "kemeny.errors",
-    "Settings": "kemeny.settings",
+    "Settings": "kemeny.runs.settings",
     "UserError": "kemeny.errors",
-    "evaluate": "kemeny.evaluation",
-    "load_policy": "kemeny.acting",
-    "resume": "kemeny.training",
-    "train": "kemeny.training",
+    "evaluate": "kemeny.experience.evaluate",
+    "load_policy": "kemeny.runs.load",
+    "resume": "kemeny.runs.loop",
+    "train": "kemeny.runs.loop",
 }
 
 

@@ -31,7 +31,7 @@ class Bellman(NamedTuple):
 class Average:
     """J = ρ, the signal per step in the long run (§2, eq. 1)."""
 
-    rate: Literal["reward", "td"] = "reward"
+    rate_by: Literal["reward", "td"] = "reward"
     """How ρ̂ is estimated: `reward` is the batch mean of r (Algorithm 2, line 4); `td` is the mean of
     r + v(s') − v(s), which corrects for a batch that does not start in the stationary distribution."""
 
@@ -41,7 +41,7 @@ class Average:
 
     def estimate_rate(self, signal: Array, value: Array, next_value: Array) -> Array:
         """ρ̂ of the policy that produced the batch."""
-        if self.rate == "reward":
+        if self.rate_by == "reward":
             return signal.mean()
         return (signal + next_value - value).mean()
 

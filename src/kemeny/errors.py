@@ -1,9 +1,13 @@
-"""The two ways in which things go wrong that are not bugs of Kemeny's."""
+"""The ways in which things go wrong that are not bugs of Kemeny's."""
 
 
 class UserError(ValueError):
-    """A mistake of the caller's: one sentence that says what is wrong and what to do (exit code 2)."""
+    """A mistake of the caller: one sentence that says what is wrong and what to do (exit code 2)."""
 
 
 class RunError(RuntimeError):
-    """Something outside went wrong while a run was under way: an environment, a worker, the disk."""
+    """Something outside went wrong while a run was in progress: an environment, a worker, the disk."""
+
+
+class Damaged(RunError):
+    """What was read from a file cannot be used; the message names the file and says why."""

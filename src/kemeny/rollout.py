@@ -1,22 +1,23 @@
-"""A batch of experience: what the collector hands to the learner."""
+"""A batch of experience: what a source hands to the learner."""
 
 from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float, Num, Shaped
 
 Array = Any
-"""NumPy while it is collected, JAX while it is learnt from."""
+"""NumPy while it is collected, JAX while the learner uses it."""
 
 
 class Rollout(NamedTuple):
-    """`time` steps of `env` environments, time first; the same policy acted throughout."""
+    """`time` steps of `env` environments, time first; one policy acted throughout."""
 
     observation: Float[Array, "time env obs"]
     """sₜ."""
     action: Num[Array, "time env *act"]
     """aₜ as the policy drew it, before any clipping to the bounds of the environment."""
-    signal: Float[Array, "time env signal"]
-    """Reward first (less the reset cost where the agent fell), then each cost."""
+    signals: tuple[Float[Array, "time env"], ...]
+    """Reward first (less the reset cost where the agent fell), then each cost. Each in an array of its own, so that it
+    is summed in the same order however many there are: a limit that never binds then changes nothing, bit for bit."""
     next_observation: Float[Array, "time env obs"]
     """sₜ₊₁: after a fall on a continuing task the fresh start state, after a cut the state that was cut off."""
     terminal: Bool[Array, "time env"]

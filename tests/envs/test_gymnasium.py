@@ -1,4 +1,4 @@
-"""Gymnasium environments, in this process and in workers: seeds, limits, faults, and what is said about them."""
+"""Gymnasium environments, in this process and in workers: seeds, limits, faults, and their messages."""
 
 import importlib
 import os
@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from kemeny.envs import Discrete, inspect, make_pool
 from kemeny.envs.gymnasium import EnvironmentFault
+from kemeny.envs.pool import inspect, make_halves, make_pool
+from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError, UserError
+from kemeny.spec import Discrete, vector
 from tests.envs.toys import Counter, FailsToRestart, Faulty, Grid, Sloppy, Spaces
 
 EVERYONE = np.arange(5)
@@ -26,8 +28,8 @@ EVERYONE = np.arange(5)
 def make(request):
     pools = []
 
-    def make(env, num_envs=5, **settings):
-        pools.append(make_pool(env, num_envs, seed=11, **{"workers": request.param} | settings))
+    def make(env, num_envs=5, **options):
+        pools.append(make_pool(env, num_envs, seed=11, simulation=Simulation(workers=request.param), **options))
         return pools[-1]
 
     yield make
@@ -60,7 +62,10 @@ def test_counting(make):
 
 def test_workers_change_nothing():
     """Three blocks of unequal size, partial steps, falls and restarts: the numbers are the same bit for bit."""
-    pools = [make_pool("Hopper-v5", 5, seed=1, backend="gymnasium", workers=n, costs=["speed"]) for n in (0, 3)]
+    pools = [
+        make_pool("Hopper-v5", 5, seed=1, backend="gymnasium", costs=["speed"], simulation=Simulation(workers=workers))
+        for workers in (0, 3)
+    ]
     rng = np.random.default_rng(0)
     falls = 0
     try:
@@ -104,10 +109,25 @@ def test_a_trajectory_is_a_function_of_its_restart_seed_and_actions(make):
     assert not np.array_equal(advance(other, np.zeros(5)).reward, rewards[0])
 
 
-def test_a_run_may_be_divided_into_pools_anyhow(make):
+def test_a_run_can_be_divided_into_any_pools(make):
     whole = make(Counter).reset(EVERYONE)
-    parts = [make(Counter, n, first=f).reset(np.arange(n)) for f, n in ((0, 2), (2, 3))]
+    parts = [make(Counter, n, first_env=first).reset(np.arange(n)) for first, n in ((0, 2), (2, 3))]
     assert np.array_equal(whole, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_halves_share_the_environments_and_the_workers(workers):
+    halves = list(make_halves(Counter, 5, seed=11, time_limit=1, simulation=Simulation(workers=workers)))
+    whole = make_pool(Counter, 5, seed=11)
+    assert [(first_env, pool.num_envs) for first_env, pool in halves] == [(0, 3), (3, 2)]
+    starts = [pool.reset(np.arange(pool.num_envs)) for _, pool in halves]
+    assert np.array_equal(np.concatenate(starts), whole.reset(EVERYONE))
+    for _, pool in halves:
+        assert advance(pool, np.zeros(pool.num_envs)).truncated.all()
+        assert len(getattr(pool, "processes", list)()) == (2 if workers else 0)
+        pool.close()
+    [(first_env, single)] = make_halves(Counter, 1, seed=11)
+    assert (first_env, single.num_envs) == (0, 1)
 
 
 def test_falls_and_cuts_of_the_environment_itself(make):
@@ -153,7 +173,7 @@ def test_numbers_of_every_kind_are_understood(make):
 
 def test_discrete_states_and_actions_that_do_not_start_at_zero(make):
     pool = make(Grid, 2)
-    assert pool.spec.observation_size == 3
+    assert pool.spec.observation == vector(3)
     assert pool.spec.action == Discrete(2)
     assert pool.reset(np.arange(2)).tolist() == [[1, 0, 0]] * 2
     pool.send(np.array([0, 1]))
@@ -161,7 +181,7 @@ def test_discrete_states_and_actions_that_do_not_start_at_zero(make):
     pool.send(np.array([1, 1]))
     pool.recv()
     pool.send(np.array([0, 1]))
-    with pytest.raises(EnvironmentFault, match=r"environment 1 \(Grid\) returned the observation 8, which is not"):
+    with pytest.raises(EnvironmentFault, match=r"Environment 1 \(.*Grid\) returned the observation 8, which is not"):
         pool.recv()
 
 
@@ -183,18 +203,20 @@ def test_no_ids_no_rows(make):
     ],
 )
 def test_a_fault_is_named_with_environment_step_and_action(make, how, what):
-    pool = make(partial(Faulty, how), first=20)
+    pool = make(partial(Faulty, how), first_env=20)
     pool.reset(EVERYONE)
     advance(pool, [0], [1])
     pool.reset(np.array([1]))
     for _ in range(2):
         advance(pool, np.zeros(2), [1, 4])
-    where = r", at step 3 after its restart, with action \[1\.5\]"
-    with pytest.raises(EnvironmentFault, match=r"environment 21 \(Faulty\) " + what + where) as caught:
+    where = r", at step 3 after its restart, with action \[1\.5\]\.$"
+    with pytest.raises(
+        EnvironmentFault, match=r"^Environment 21 \(tests\.envs\.toys:Faulty\) " + what + where
+    ) as caught:
         advance(pool, [0, 1.5, 0], [3, 1, 0])
     assert caught.value.index == 21
     assert caught.value.__cause__ is not None
-    # Whoever restarts those of that step may go on; no answer to it is taken for one to the next.
+    # After a restart the pool can be used again; no answer to the failed step is taken for one to the next.
     with pytest.raises(RuntimeError, match=r"\[0, 3\] have ended"):
         advance(pool, np.zeros(3), [0, 3, 2])
     pool.reset(np.array([0, 1, 3]))
@@ -202,7 +224,7 @@ def test_a_fault_is_named_with_environment_step_and_action(make, how, what):
 
 
 def test_the_traceback_of_a_worker_is_kept():
-    pool = make_pool(partial(Faulty, "raise", at=1), 1, seed=0, workers=1)
+    pool = make_pool(partial(Faulty, "raise", at=1), 1, seed=0, simulation=Simulation(workers=1))
     pool.reset(np.array([0]))
     with pytest.raises(EnvironmentFault) as caught:
         advance(pool, [0])
@@ -211,9 +233,9 @@ def test_the_traceback_of_a_worker_is_kept():
 
 
 def test_a_restart_that_fails(make):
-    with pytest.raises(EnvironmentFault, match=r"environment 0 .* raised OSError: no such arena, when it was restart"):
+    with pytest.raises(EnvironmentFault, match=r"Environment 0 .* raised OSError: no such arena, when it was restart"):
         make(FailsToRestart).reset(EVERYONE)
-    with pytest.raises(UserError, match=r"FailsToRestart failed its first step: .* no such arena"):
+    with pytest.raises(UserError, match=r"FailsToRestart failed its first step: .* no such arena.*\.$"):
         inspect(FailsToRestart)
 
 
@@ -232,33 +254,33 @@ def test_huge_numbers_become_infinite_without_a_warning():
 
 
 def test_a_worker_that_dies_is_reported_with_its_exit_code():
-    pool = make_pool(partial(Faulty, "die"), 5, seed=0, first=10, workers=2)
+    pool = make_pool(partial(Faulty, "die"), 5, seed=0, first_env=10, simulation=Simulation(workers=2))
     pool.reset(EVERYONE)
     for _ in range(2):
         advance(pool, [0], [4])
-    with pytest.raises(RunError, match=r"^worker 1 \(environments 13–14\) died with exit code 7\.$"):
+    with pytest.raises(RunError, match=r"^Worker 1 \(environments 13–14\) died with exit code 7\.$"):
         advance(pool, np.zeros(5))
-    with pytest.raises(RunError, match=r"worker 1 .* died with exit code 7"):
+    with pytest.raises(RunError, match=r"Worker 1 .* died with exit code 7"):
         pool.reset(EVERYONE)
     pool.close()
 
 
 def test_a_worker_that_is_killed_is_reported_with_the_signal():
-    pool = make_pool(Counter, 1, seed=0, workers=1)
+    pool = make_pool(Counter, 1, seed=0, simulation=Simulation(workers=1))
     pool.reset(np.array([0]))
     os.kill(pool.processes()[0], signal.SIGKILL)
-    with pytest.raises(RunError, match=r"worker 0 \(environment 0\) died with exit code -9, SIGKILL"):
+    with pytest.raises(RunError, match=r"Worker 0 \(environment 0\) died with exit code -9, SIGKILL"):
         advance(pool, [0])
     pool.close()
 
 
 def test_a_worker_that_hangs_is_stopped():
-    pool = make_pool(partial(Faulty, "hang", at=2), 2, seed=0, workers=2, step_timeout=0.3)
+    pool = make_pool(partial(Faulty, "hang", at=2), 2, seed=0, simulation=Simulation(workers=2, step_timeout=0.3))
     pool.reset(np.arange(2))
     advance(pool, [0, 0])
     pool.reset(np.array([1]))
     began = time.monotonic()
-    with pytest.raises(RunError, match=r"worker 0 \(environment 0\) has not answered within 0.3 seconds"):
+    with pytest.raises(RunError, match=r"Worker 0 \(environment 0\) has not answered within 0.3 seconds"):
         advance(pool, [0, 0])
     assert time.monotonic() - began < 10
     assert [gone(process) for process in pool.processes()] == [True, False]
@@ -266,7 +288,7 @@ def test_a_worker_that_hangs_is_stopped():
 
 
 def test_workers_leave_interrupts_to_the_parent():
-    pool = make_pool(Counter, 2, seed=0, workers=2)
+    pool = make_pool(Counter, 2, seed=0, simulation=Simulation(workers=2))
     pool.reset(np.arange(2))
     for process in pool.processes():
         os.kill(process, signal.SIGINT)
@@ -283,14 +305,14 @@ def gone(process):
     return False
 
 
-def test_workers_leave_when_told_and_when_forgotten():
-    pool = make_pool(Counter, 2, seed=0, workers=2)
+def test_workers_exit_when_a_pool_is_closed_or_dropped():
+    pool = make_pool(Counter, 2, seed=0, simulation=Simulation(workers=2))
     processes = pool.processes()
     assert not any(map(gone, processes))
     pool.close()
     pool.close()
     assert all(map(gone, processes))
-    pool = make_pool(Counter, 2, seed=0, workers=2)
+    pool = make_pool(Counter, 2, seed=0, simulation=Simulation(workers=2))
     processes = pool.processes()
     del pool
     assert all(map(gone, processes))
@@ -298,7 +320,8 @@ def test_workers_leave_when_told_and_when_forgotten():
 
 SCRIPT = """
     import gymnasium, numpy as np, os, signal, sys
-    from kemeny.envs import make_pool
+    from kemeny.envs.pool import make_pool
+    from kemeny.envs.settings import Simulation
 
     class Mine(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(0, 1, (1,))
@@ -306,10 +329,12 @@ SCRIPT = """
         def reset(self, *, seed=None, options=None):
             return np.zeros(1, np.float32), {}
         def step(self, action):
-            print("a print of the environment's does no harm")
+            print("an environment may print")
             return np.ones(1, np.float32), 1.0, False, False, {}
 
-    pool = make_pool(lambda: Mine(), 2, seed=0, workers=2, costs=[lambda o, a, r, info: 3.0])
+    pool = make_pool(
+        lambda: Mine(), 2, seed=0, costs=[lambda o, a, r, info: 3.0], simulation=Simulation(workers=2)
+    )
     pool.reset(np.arange(2))
     pool.send(np.zeros(2, int))
     print(pool.recv().costs.tolist(), *pool.processes(), flush=True)
@@ -322,7 +347,7 @@ def test_a_script_needs_no_guard_and_its_death_ends_the_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     output = tmp_path / "output"
-    with output.open("w") as file:  # not a pipe, at the end of which one would wait for the workers too
+    with output.open("w") as file:  # not a pipe, whose end would come only when the workers exit too
         ran = subprocess.run([sys.executable, script, "kill"], stdout=file, stderr=file, timeout=60)
     assert ran.returncode == -signal.SIGKILL, output.read_text()
     answer = next(line for line in output.read_text().splitlines() if line.startswith("["))
@@ -337,14 +362,17 @@ def test_a_script_needs_no_guard_and_its_death_ends_the_workers(tmp_path):
 def test_workers_find_the_modules_that_the_parent_finds(tmp_path, monkeypatch):
     (tmp_path / "elsewhere.py").write_text("from tests.envs.toys import Counter\n\n\nclass Mine(Counter):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    pool = make_pool(importlib.import_module("elsewhere").Mine, 1, seed=0, workers=1)
+    pool = make_pool(importlib.import_module("elsewhere").Mine, 1, seed=0, simulation=Simulation(workers=1))
     assert pool.reset(np.array([0])).shape == (1, 3)
     pool.close()
 
 
 def test_a_function_must_make_a_new_environment_each_time(make):
     one = Counter()
-    for env, what in ((lambda: one, "the same environment twice"), (lambda: 3, "returned a int, but must return a")):
+    for env, what in (
+        (lambda: one, "the same environment twice"),
+        (lambda: 3, "returned an object of type int, but it must return a"),
+    ):
         with pytest.raises(UserError, match=what):
             make(env, 4)
 
@@ -352,7 +380,7 @@ def test_a_function_must_make_a_new_environment_each_time(make):
 def test_rank_zero_boxes(make):
     scalar = spaces.Box(-1, 1, ())
     pool = make(partial(Spaces, scalar, scalar), 2)
-    assert pool.spec.observation_size == pool.spec.action.size == 1
+    assert pool.spec.observation.size == pool.spec.action.size == 1
     assert pool.reset(np.arange(2)).shape == (2, 1)
     assert advance(pool, [0.5, 7.0]).observation.shape == (2, 1)
     if hasattr(pool, "env"):

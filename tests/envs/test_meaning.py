@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from kemeny.envs import make_pool
+from kemeny.envs.pool import make_pool
+from kemeny.envs.settings import Simulation
 
 ADAPTERS = {
-    "envpool": {"backend": "envpool", "threads": 1},
+    "envpool": {"backend": "envpool", "simulation": Simulation(threads=1)},
     "gymnasium": {"backend": "gymnasium"},
-    "workers": {"backend": "gymnasium", "workers": 2},
+    "workers": {"backend": "gymnasium", "simulation": Simulation(workers=2)},
 }
 
 
@@ -16,8 +17,8 @@ ADAPTERS = {
 def make(request):
     pools = []
 
-    def make(env, num_envs, **settings):
-        pools.append(make_pool(env, num_envs, seed=0, **ADAPTERS[request.param], **settings))
+    def make(env, num_envs, **options):
+        pools.append(make_pool(env, num_envs, seed=0, **ADAPTERS[request.param], **options))
         return pools[-1]
 
     yield make
@@ -59,7 +60,7 @@ def test_a_fall(make, env):
     again = pool.reset(np.array([1]))
     assert np.abs(again).max() <= NOISE[env]
     assert not np.array_equal(again[0], start[0])
-    other = push(pool, env, [0])  # has waited all the while, one step from its start
+    other = push(pool, env, [0])  # it has not moved meanwhile: this is its first step
     assert np.abs(other.observation[0, component]) < limit
     assert fall(pool, env, 1)[0] == pytest.approx(length, abs=4)
 
@@ -104,7 +105,7 @@ def test_without_a_time_limit_nothing_is_cut(make):
 def test_bounds_and_sizes(make):
     for env, size, low, limit in (("Humanoid-v5", 348, -0.4, 1000), ("HalfCheetah-v4", 17, -1.0, 1000)):
         spec = make(env, 1).spec
-        assert spec.observation_size == size
+        assert spec.observation.shape == (size,)
         assert spec.time_limit == limit
         assert spec.action.low.dtype == np.float32
         assert (spec.action.low == np.float32(low)).all()
@@ -112,7 +113,7 @@ def test_bounds_and_sizes(make):
 
 
 def test_speed_is_the_same_quantity(make):
-    """From rest and without force the first speeds are small; pushed hard they are what the body moved per second."""
+    """It is the distance that the body moved per second."""
     pool = make("HalfCheetah-v5", 1, costs=["speed", "x_velocity", "x_position"])
     pool.reset(np.array([0]))
     before = None
@@ -127,14 +128,14 @@ def test_speed_is_the_same_quantity(make):
 
 def test_misuse_is_reported(make):
     pool = make("CartPole-v1", 2)
-    with pytest.raises(RuntimeError, match=r"\[0, 1\] have ended: reset"):
+    with pytest.raises(RuntimeError, match=r"\[0, 1\] have ended: call reset"):
         pool.send(np.array([0, 0]))
-    with pytest.raises(RuntimeError, match="no step is under way"):
+    with pytest.raises(RuntimeError, match="No step is under way"):
         pool.recv()
     pool.reset(np.arange(2))
     pool.send(np.array([0, 0]))
-    with pytest.raises(RuntimeError, match="a step is under way"):
+    with pytest.raises(RuntimeError, match="A step is under way"):
         pool.send(np.array([0, 0]))
-    with pytest.raises(RuntimeError, match="a step is under way"):
+    with pytest.raises(RuntimeError, match="A step is under way"):
         pool.reset(np.array([0]))
     pool.recv()

@@ -1,4 +1,4 @@
-"""Which environments are understood, and the sentence that each of the others gets."""
+"""Which environments are supported, and the error for each of the others."""
 
 import importlib.util
 from functools import partial
@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from kemeny.envs import Continuous, inspect, make_pool
+from kemeny.envs.pool import inspect, make_pool
+from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import understand_actions
 from kemeny.errors import UserError
+from kemeny.spec import Continuous, vector
 from tests.envs.toys import Counter, Spaces
 
 BOX = spaces.Box(-1, 1, (3,))
@@ -62,7 +64,7 @@ def test_what_envpool_has_is_refused_in_the_same_words():
 
 def test_integer_observations_become_floats():
     spec = inspect(partial(Spaces, spaces.Box(0, 9, (2,), np.int16), spaces.Discrete(3)))
-    assert spec.observation_size == 2
+    assert spec.observation == vector(2)
 
 
 def test_bounds_are_kept_in_the_type_of_the_environment():
@@ -74,15 +76,15 @@ def test_bounds_are_kept_in_the_type_of_the_environment():
     assert all(space.contains(action) for action in clipped)
 
 
-def test_inspection_tells_what_a_pool_tells():
+def test_inspection_gives_the_spec_of_a_pool():
     for env in ("Humanoid-v3", "CartPole-v1", "Pendulum-v1", Counter):
-        told, pool = inspect(env), make_pool(env, 1, seed=0)
-        assert told.observation_size == pool.spec.observation_size
-        assert told.time_limit == pool.spec.time_limit
-        assert type(told.action) is type(pool.spec.action)
-        if isinstance(told.action, Continuous):
-            assert np.array_equal(told.action.high, pool.spec.action.high)
-    assert inspect("Humanoid-v3").observation_size == 376
+        spec, pool = inspect(env), make_pool(env, 1, seed=0)
+        assert spec.observation == pool.spec.observation
+        assert spec.time_limit == pool.spec.time_limit
+        assert spec.action.array == pool.spec.action.array
+        if isinstance(spec.action, Continuous):
+            assert np.array_equal(spec.action.high, pool.spec.action.high)
+    assert inspect("Humanoid-v3").observation == vector(376)
     assert inspect("Humanoid-v3").action.size == 17
 
 
@@ -100,7 +102,7 @@ def test_inspection_tells_what_a_pool_tells():
 @pytest.mark.parametrize("backend", ["auto", "gymnasium"])
 def test_an_unknown_name_gets_the_names_it_could_mean(name, meant, backend):
     for use in (lambda: inspect(name, backend=backend), lambda: make_pool(name, 1, seed=0, backend=backend)):
-        with pytest.raises(UserError, match=f"^there is no environment '{name}': .*{meant}"):
+        with pytest.raises(UserError, match=f"^There is no environment '{name}': .*{meant}"):
             use()
 
 
@@ -108,7 +110,7 @@ def test_an_unknown_name_gets_the_names_it_could_mean(name, meant, backend):
     ("name", "why"),
     [
         ("nosuchmodule:Foo-v0", "No module named 'nosuchmodule'"),
-        ("tests.envs.toys:Foo-v0", "there is no environment 'tests.envs.toys:Foo-v0'"),
+        ("tests.envs.toys:Foo-v0", "There is no environment 'tests.envs.toys:Foo-v0'"),
         ("LunarLander-v3", "Box2D is not installed"),
         ("HalfCheetah-v3", "cannot make HalfCheetah-v3: .*EnvPool has it: leave the backend at auto"),
     ],
@@ -121,22 +123,24 @@ def test_what_gymnasium_cannot_make(name, why):
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("options", "why"),
     [
         ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
         ({"seed": -1}, "seed is -1; it must be at least 0"),
-        ({"time_limit": 0}, "time_limit is 0"),
-        ({"workers": -1}, "workers is -1"),
-        ({"threads": -1}, "threads is -1"),
-        ({"step_timeout": 1.0}, "step_timeout .* needs workers"),
-        ({"step_timeout": 0.0, "workers": 1}, "positive number of seconds"),
+        ({"seed": 2**63}, "seed is 9223372036854775808; it must be at most"),
+        ({"first_env": -1}, "first_env is -1; it must be at least 0"),
+        ({"time_limit": 0}, "time_limit is 0; it must be at least 1"),
+        ({"simulation": Simulation(workers=-1)}, "workers is -1; it must be at least 0"),
+        ({"simulation": Simulation(threads=-1)}, "threads is -1; it must be at least 0"),
+        ({"simulation": Simulation(step_timeout=1.0)}, "step_timeout needs workers"),
+        ({"simulation": Simulation(step_timeout=0.0, workers=1)}, "step_timeout is 0.0; it must be above 0"),
         ({"env": Counter, "backend": "envpool"}, "EnvPool runs ids, not functions"),
         ({"env": "Foo-v0", "backend": "envpool"}, "EnvPool has no environment 'Foo-v0'"),
-        ({"backend": "envpool", "workers": 2}, "threads instead of workers"),
-        ({"env": "Ant-v3", "workers": 2}, "EnvPool has it: leave the backend at auto and workers at 0"),
-        ({"env": 3}, "an id or a function that makes one, not a int"),
+        ({"backend": "envpool", "simulation": Simulation(workers=2)}, "threads instead of workers"),
+        ({"env": "Ant-v3", "simulation": Simulation(workers=2)}, "EnvPool has it: leave .* auto and workers at 0"),
+        ({"env": 3}, "An environment is an id or a function that makes one, not of type int"),
     ],
 )
-def test_settings_that_are_refused(settings, why):
+def test_options_that_are_refused(options, why):
     with pytest.raises(UserError, match=why):
-        make_pool(**{"env": "CartPole-v1", "num_envs": 2, "seed": 0} | settings)
+        make_pool(**{"env": "CartPole-v1", "num_envs": 2, "seed": 0} | options)

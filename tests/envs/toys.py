@@ -1,4 +1,4 @@
-"""Tiny environments whose every number is known, and some that misbehave."""
+"""Tiny environments whose numbers are all known, and some that misbehave."""
 
 import os
 import time
@@ -38,7 +38,7 @@ class Counter(gymnasium.Env):
 
 
 class Sloppy(Counter):
-    """Python's and NumPy's oddest ways of returning numbers."""
+    """Returns numbers in unusual types of Python and NumPy."""
 
     def observe(self):
         return [self.start, self.steps, self.last]
@@ -49,16 +49,16 @@ class Sloppy(Counter):
 
 
 class Faulty(Counter):
-    """Behaves until step `at`, then does what `how` says."""
+    """Works until step `at`, then fails in the way that `how` names."""
 
-    def __init__(self, how, at=3, only=None):
+    def __init__(self, how, at=3):
         super().__init__()
         self.how, self.at = how, at
 
     def step(self, action):
-        told = super().step(action)
+        values = super().step(action)
         if self.steps < self.at:
-            return told
+            return values
         if self.how == "raise":
             raise KeyError("the wheel came off")
         if self.how == "die":
@@ -66,25 +66,25 @@ class Faulty(Counter):
         if self.how == "hang":
             time.sleep(60)
         if self.how == "nan":
-            return np.full(3, np.nan), float("nan"), *told[2:]
+            return np.full(3, np.nan), float("nan"), *values[2:]
         if self.how == "shape":
-            return np.zeros(4), *told[1:]
+            return np.zeros(4), *values[1:]
         if self.how == "reward":
-            return told[0], np.zeros(2), *told[2:]
+            return values[0], np.zeros(2), *values[2:]
         if self.how == "four":
-            return told[:4]
+            return values[:4]
         raise AssertionError(self.how)
 
 
 class FailsToRestart(Counter):
-    """Cannot even start."""
+    """Raises when it is restarted."""
 
     def reset(self, *, seed=None, options=None):
         raise OSError("no such arena")
 
 
 class SixValues(Counter):
-    """Safety-Gymnasium's step: the cost stands after the reward."""
+    """A step as in Safety-Gymnasium: the cost follows the reward."""
 
     def step(self, action):
         observation, reward, terminated, truncated, _ = super().step(action)
@@ -110,7 +110,7 @@ class Grid(gymnasium.Env):
 
 
 class Spaces(gymnasium.Env):
-    """Any spaces at all; for refusals."""
+    """Has the spaces that it is given; for spaces that are refused."""
 
     def __init__(self, observation, action):
         self.observation_space, self.action_space = observation, action

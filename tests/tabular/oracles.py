@@ -1,4 +1,4 @@
-"""Slow and obvious versions of what `kemeny.tabular` computes; nothing here comes from `src`."""
+"""Slow and simple versions of what `kemeny.tabular` computes; nothing here is imported from `src`."""
 
 import itertools
 from fractions import Fraction
@@ -14,12 +14,12 @@ def stationary(P):
 
 
 def stationary_exact(off_diagonal):
-    """d in rational arithmetic from the off-diagonal entries; the diagonal is what is missing to 1."""
+    """d in rational arithmetic, from the off-diagonal entries; a diagonal entry is 1 minus the rest of its row."""
     n = len(off_diagonal)
     P = [
         [Fraction(float(x)) if i != j else Fraction(0) for j, x in enumerate(row)] for i, row in enumerate(off_diagonal)
     ]
-    rows = [[(P[i][j] if i != j else -sum(P[j])) for i in range(n)] + [Fraction(0)] for j in range(n - 1)]
+    rows = [[(P[i][j] if i != j else -sum(P[j], Fraction(0))) for i in range(n)] + [Fraction(0)] for j in range(n - 1)]
     rows.append([Fraction(1)] * n + [Fraction(1)])
     for k in range(n):
         pivot = next(i for i in range(k, n) if rows[i][k] != 0)
@@ -32,7 +32,7 @@ def stationary_exact(off_diagonal):
 
 
 def cesaro_limit(P, doublings=40):
-    """(I + P + … + P^{N−1})/N for N = 2^doublings: works for periodic chains and for several classes."""
+    """(I + P + … + P^{N−1})/N for N = 2^doublings; the chain may be periodic or have several classes."""
     mean, power = np.eye(len(P)), P.copy()
     for _ in range(doublings):
         mean, power = (mean + power @ mean) / 2, power @ power
@@ -41,7 +41,7 @@ def cesaro_limit(P, doublings=40):
 
 
 def first_passage(P):
-    """M(s, t) = 1 + Σ_{u≠t} P(s, u)·M(u, t): one linear system for each target, the definition."""
+    """M(s, t) = 1 + Σ_{u≠t} P(s, u)·M(u, t), the definition: one linear system per target t."""
     n = len(P)
     M = np.zeros((n, n))
     for target in range(n):
@@ -53,16 +53,16 @@ def first_passage(P):
 
 def visits_by_simulation(P, steps, rng):
     """The share of time in each state along one trajectory."""
-    ladder = np.cumsum(P, axis=1)
+    cumulative = np.cumsum(P, axis=1)
     state, count = 0, np.zeros(len(P))
     for u in rng.random(steps):
         count[state] += 1
-        state = min(int(np.searchsorted(ladder[state], u, side="right")), len(P) - 1)
+        state = min(int(np.searchsorted(cumulative[state], u, side="right")), len(P) - 1)
     return count / steps
 
 
 def bias_by_sum(P, r, laziness=0.5, terms=20_000):
-    """Σ_t (r_t − ρ) of the lazy chain, which is the bias over (1 − laziness); laziness makes the sum converge."""
+    """Σ_t (r_t − ρ) of the lazy chain, times (1 − laziness): the bias. The lazy chain makes the sum converge."""
     lazy = laziness * np.eye(len(P)) + (1 - laziness) * P
     now = r - cesaro_limit(P) @ r
     total = np.zeros(len(r))
@@ -87,7 +87,7 @@ def policies(states, actions):
 
 
 def best_gain(P, r):
-    """The best gain from each start, over all deterministic policies, by Cesàro limits."""
+    """The best gain of all deterministic policies from each start state, by Cesàro limits."""
     states, actions, _ = P.shape
     rows = np.arange(states)
     return np.max([cesaro_limit(P[rows, p]) @ r[rows, p] for p in policies(states, actions)], axis=0)

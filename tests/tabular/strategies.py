@@ -14,7 +14,7 @@ def dirichlet_rows(rng, shape, concentration):
 
 @st.composite
 def ergodic_chains(draw, max_states=7):
-    """Every entry is positive; a small concentration makes rows spiky and mixing slow."""
+    """Every entry is positive; with a small concentration one entry dominates each row and the chain mixes slowly."""
     n = draw(st.integers(1, max_states))
     rng = np.random.default_rng(draw(SEEDS))
     P = dirichlet_rows(rng, (n, n), draw(st.sampled_from([0.2, 0.5, 1.0, 5.0])))
@@ -34,7 +34,7 @@ def structured_chains(draw, max_states=6):
 
 @st.composite
 def models(draw, max_states=5, max_actions=3, transient=False):
-    """P, r of an ergodic model, or of a unichain one with states that are left for ever."""
+    """P and r of an ergodic model or, if `transient`, of a unichain model with transient states."""
     n, actions = draw(st.integers(2, max_states)), draw(st.integers(2, max_actions))
     rng = np.random.default_rng(draw(SEEDS))
     P = dirichlet_rows(rng, (n, actions, n), draw(st.sampled_from([0.2, 0.5, 1.0])))
@@ -48,7 +48,7 @@ def models(draw, max_states=5, max_actions=3, transient=False):
 
 @st.composite
 def comparisons(draw, transient=False):
-    """A model and two policies, near each other or far apart, with full support or nearly deterministic."""
+    """A model and two policies, close to each other or far apart, with similar or very unequal probabilities."""
     P, r = draw(models(transient=transient))
     rng = np.random.default_rng(draw(SEEDS))
     old = dirichlet_rows(rng, r.shape, draw(st.sampled_from([0.3, 1.0])))
@@ -58,4 +58,4 @@ def comparisons(draw, transient=False):
 
 
 repeatable = settings(max_examples=60, deadline=None, derandomize=True)
-"""Short, and the same examples every time."""
+"""Few examples, and the same ones in every run."""

@@ -1,4 +1,4 @@
-"""Every lemma, theorem and proposition as a law over random models and pairs of policies."""
+"""Every lemma, theorem and proposition, checked on random models and pairs of policies."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kemeny.criterion import Discounted
 from kemeny.tabular import MDP, Chain, bounds, zoo
-from kemeny.tabular.worst_case import climb, kappa_star, kemeny_of, zeta_star
+from kemeny.tabular.worst_case import climb, kappa_star, kemeny_constants, zeta_star
 
 from . import oracles
 from .strategies import SEEDS, comparisons, dirichlet_rows, models, repeatable
@@ -40,7 +40,7 @@ def test_statements_hold_for_ergodic_models(statement, problem):
 @repeatable
 @given(problem=comparisons(transient=True))
 def test_statements_hold_for_unichain_models(statement, problem):
-    """Appendix D, and Lemma 3 and Theorem 1 with κ read as Tr(Z), which the paper does not claim."""
+    """Appendix D, and Lemma 3 and Theorem 1 with Tr(Z) in place of κ, which the paper does not claim."""
     P, r, old, new = problem
     mdp = MDP(P, r)
     assert len(mdp.chain(new).classes.transient) > 0
@@ -50,7 +50,7 @@ def test_statements_hold_for_unichain_models(statement, problem):
 @repeatable
 @given(comparisons())
 def test_certificates_are_made_of_the_papers_quantities(problem):
-    """Everything recomputed from P, r and the policies, by the oracles."""
+    """The oracles compute everything a second time from P, r and the policies."""
     P, r, old, new = problem
     mdp = MDP(P, r)
     chains = [np.einsum("sa,sat->st", pi, P) for pi in (old, new)]
@@ -87,7 +87,7 @@ def test_certificates_are_made_of_the_papers_quantities(problem):
 @repeatable
 @given(comparisons())
 def test_bounds_are_ordered_from_loose_to_tight(problem):
-    """KL form ⊇ Theorem 1 ⊇ the tight form: each drops an inequality of the one before."""
+    """KL form ⊇ Theorem 1 ⊇ the tight form: each uses one inequality less than the form before it."""
     P, r, old, new = problem
     mdp = MDP(P, r)
     loose, middle, tight = (f(mdp, old, new) for f in (bounds.theorem_1_kl, bounds.theorem_1, bounds.theorem_1_tight))
@@ -153,11 +153,11 @@ def test_discounted_bounds_are_made_of_the_published_constants(problem, gamma):
     v = oracles.discounted_by_sum(chain, earned, gamma, 400)
     d = (1 - gamma) * oracles.discounted_by_sum(chain.T, start, gamma, 400)
     A = r + gamma * P @ v - v[:, None]
-    gains, tv = (new * A).sum(axis=1), 0.5 * np.abs(new - old).sum(axis=1)
-    first = d @ gains / (1 - gamma)
+    expected, tv = (new * A).sum(axis=1), 0.5 * np.abs(new - old).sum(axis=1)
+    first = d @ expected / (1 - gamma)
     tolerance = 1e-8 * np.abs(r).max() / (1 - gamma) ** 2
     trpo = first - 4 * gamma * np.abs(A).max() / (1 - gamma) ** 2 * tv.max() ** 2
-    cpo = 2 * gamma * np.abs(gains).max() / (1 - gamma) ** 2 * (d @ tv)
+    cpo = 2 * gamma * np.abs(expected).max() / (1 - gamma) ** 2 * (d @ tv)
     assert bounds.schulman(mdp, old, new, gamma).lower == pytest.approx(trpo, abs=tolerance)
     assert bounds.achiam(mdp, old, new, gamma).lower == pytest.approx(first - cpo, abs=tolerance)
     assert bounds.achiam(mdp, old, new, gamma).upper == pytest.approx(first + cpo, abs=tolerance)
@@ -165,7 +165,7 @@ def test_discounted_bounds_are_made_of_the_published_constants(problem, gamma):
 
 @pytest.mark.parametrize("statement", [bounds.schulman, bounds.achiam], ids=lambda f: f.__name__)
 def test_scaled_discounted_bounds_fall_without_limit(statement):
-    """Proposition 1: like −1/(1−γ), while the exact value tends to ρ(π') − ρ(π) and Theorem 1 stays."""
+    """Proposition 1: they fall like −1/(1−γ); the exact value tends to ρ(π') − ρ(π), and Theorem 1 is constant."""
     mdp = zoo.garnet()
     old = mdp.uniform_policy
     new = 0.9 * old + 0.1 * mdp.policy(np.zeros(10, dtype=int))
@@ -183,7 +183,7 @@ def test_scaled_discounted_bounds_fall_without_limit(statement):
 @repeatable
 @given(comparisons())
 def test_worst_case_degradation(problem):
-    """ρ(π') − ρ(π) ≥ −ξ√(2δ) for a step that raises the surrogate; tilting along the advantage does."""
+    """ρ(π') − ρ(π) ≥ −ξ√(2δ) for a step that raises the surrogate, such as a tilt along the advantage."""
     P, r, old, _ = problem
     mdp = MDP(P, r)
     A = mdp.evaluate(old).advantage
@@ -200,7 +200,7 @@ def test_worst_case_degradation(problem):
 @repeatable
 @given(comparisons(), SEEDS)
 def test_worst_case_violation(problem, seed):
-    """ρ_c(π') ≤ b + ξ_c√(2δ), b the surrogate cost of the step itself."""
+    """ρ_c(π') ≤ b + ξ_c√(2δ), where b is the surrogate cost of the step."""
     P, r, old, new = problem
     costs = np.random.default_rng(seed).random(r.shape)
     mdp = MDP(P, r, costs=costs)
@@ -224,7 +224,7 @@ def test_pinsker_and_jensen(problem):
     assert middle <= np.sqrt(max(pair.mean_kl, 0) / 2) + 1e-9
 
 
-def test_an_action_that_was_never_taken_costs_infinitely_much_in_kl_only():
+def test_an_action_that_was_never_taken_makes_only_the_kl_bound_infinite():
     mdp = zoo.two_state_mdp()
     old, new = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[0.5, 0.5], [0.5, 0.5]])
     assert bounds.theorem_1_kl(mdp, old, new).lower == -math.inf
@@ -232,7 +232,7 @@ def test_an_action_that_was_never_taken_costs_infinitely_much_in_kl_only():
     assert math.isfinite(bounds.theorem_1(mdp, old, new).lower)
 
 
-def test_a_broken_bound_is_reported_as_broken():
+def test_a_violated_bound_does_not_hold():
     sample = bounds.theorem_1(zoo.two_state_mdp(), np.array([0, 0]), np.array([1, 1]))
     assert sample.holds
     wrong = bounds.Certificate("x", "y", lower=1.0, exact=0.5, upper=2.0, constants={"κ*": 3.0})
@@ -246,7 +246,7 @@ def test_a_broken_bound_is_reported_as_broken():
 @repeatable
 @given(models(max_states=4), SEEDS)
 def test_no_random_policy_beats_kappa_star(problem, seed):
-    """The maximum is attained by a deterministic policy (PAPER: principal minors are linear in each row)."""
+    """The maximum is attained by a deterministic policy (the principal minors are linear in each row)."""
     P, r = problem
     mdp = MDP(P, r)
     worst = kappa_star(mdp)
@@ -254,13 +254,13 @@ def test_no_random_policy_beats_kappa_star(problem, seed):
     assert mdp.chain(worst.policy).kemeny == pytest.approx(worst.value, rel=1e-9)
     policies = dirichlet_rows(np.random.default_rng(seed), (300, *r.shape), 0.3)
     chains = np.einsum("gsa,sat->gst", policies, P)
-    assert kemeny_of(chains).max() <= worst.value * (1 + 1e-9)
+    assert kemeny_constants(chains).max() <= worst.value * (1 + 1e-9)
 
 
 @repeatable
 @given(models(), SEEDS)
 def test_kappa_is_a_ratio_of_affine_functions_of_one_row(problem, seed):
-    """Along a line in the policy of one state κ = (a + bx)/(c + dx): the cross-ratio of four points is kept."""
+    """Along a line in the policy of one state κ = (a + bx)/(c + dx): the cross-ratio of four points stays the same."""
     P, r = problem
     rng = np.random.default_rng(seed)
     policy, x = dirichlet_rows(rng, r.shape, 1.0), np.array([0.0, 0.2, 0.6, 1.0])
@@ -280,7 +280,7 @@ def test_kappa_is_a_ratio_of_affine_functions_of_one_row(problem, seed):
 
 @repeatable
 @given(models(max_states=5), SEEDS)
-def test_climbing_gives_a_lower_bound_no_single_state_improves(problem, seed):
+def test_climbing_gives_a_lower_bound_that_no_change_of_one_state_improves(problem, seed):
     P, r = problem
     mdp = MDP(P, r)
     start = np.random.default_rng(seed).integers(r.shape[1], size=len(r))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kemeny.advantages import gae
+from kemeny.learning.advantages import gae
 from kemeny.criterion import Average, Discounted
 from kemeny.tabular import zoo
 

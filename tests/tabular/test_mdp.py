@@ -1,4 +1,4 @@
-"""Models: both criteria against sums, identities between them, files, samples and environments."""
+"""Models: values of both criteria against sums, limits between them, files, samples and environments."""
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,7 @@ def as_sparse(P, r, **settings):
 
 @repeatable
 @given(comparisons())
-def test_average_evaluation_from_its_definitions(problem):
+def test_average_values_from_their_definitions(problem):
     P, r, policy, _ = problem
     value = MDP(P, r).evaluate(policy)
     chain, earned = np.einsum("sa,sat->st", policy, P), np.einsum("sa,sa->s", policy, r)
@@ -37,7 +37,7 @@ def test_average_evaluation_from_its_definitions(problem):
 
 @repeatable
 @given(comparisons(), st.sampled_from([0.0, 0.5, 0.9]))
-def test_discounted_evaluation_from_its_definitions(problem, gamma):
+def test_discounted_values_from_their_definitions(problem, gamma):
     P, r, policy, _ = problem
     start = np.eye(len(r))[0]
     value = MDP(P, r, start=start).evaluate(policy, Discounted(gamma))
@@ -81,8 +81,8 @@ def test_dense_and_sparse_models_agree(problem):
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.MODELS if n != "multichain"])
-def test_discounted_evaluation_tends_to_average(name):
-    """V_γ − ρ/(1−γ) → V̄, Q_γ − ρ/(1−γ) → Q̄ and A_γ → Ā with an error of order one in 1−γ (Prop. 2, Cor. 1)."""
+def test_discounted_values_tend_to_average_values(name):
+    """V_γ − ρ/(1−γ) → V̄, Q_γ − ρ/(1−γ) → Q̄ and A_γ → Ā with an error of order 1−γ (Prop. 2, Cor. 1)."""
     mdp = zoo.model(name)
     policy = mdp.uniform_policy
     average = mdp.evaluate(policy)
@@ -100,12 +100,12 @@ def test_discounted_evaluation_tends_to_average(name):
         )
     coarse, fine = np.array(errors)
     order = np.log10(coarse / np.maximum(fine, 1e-300))
-    # A quantity that is exact at any γ (an advantage that no state changes) has no order.
+    # A quantity without an error at any γ has no order.
     assert np.all((np.abs(order - 1) < 0.1) | (coarse < 1e-9)), order
     assert (coarse > 1e-9).sum() >= 2
 
 
-def test_gain_and_bias_for_each_start():
+def test_gain_and_bias_for_each_start_state():
     mdp = zoo.multichain()
     gain, bias = mdp.gain_and_bias(np.array([1, 0, 0]))
     np.testing.assert_allclose(gain, [2, 2, 1], atol=1e-12)
@@ -114,7 +114,7 @@ def test_gain_and_bias_for_each_start():
 
 @repeatable
 @given(models(), SEEDS)
-def test_files_keep_everything(tmp_path_factory, problem, seed):
+def test_a_file_stores_the_whole_model(tmp_path_factory, problem, seed):
     P, r = problem
     rng = np.random.default_rng(seed)
     path = tmp_path_factory.mktemp("models") / "model.npz"
@@ -129,7 +129,7 @@ def test_files_keep_everything(tmp_path_factory, problem, seed):
             np.testing.assert_array_equal(getattr(back, field), getattr(mdp, field))
 
 
-def test_plain_savez_is_enough(tmp_path):
+def test_numpy_savez_writes_a_model(tmp_path):
     mdp = zoo.riverswim()
     np.savez(tmp_path / "river.npz", P=mdp.transitions, r=mdp.rewards)
     back = MDP.load(tmp_path / "river.npz")
@@ -137,7 +137,7 @@ def test_plain_savez_is_enough(tmp_path):
     assert back.evaluate(back.uniform_policy).rho == mdp.evaluate(mdp.uniform_policy).rho
 
 
-def test_rewards_of_transitions_are_averaged():
+def test_rewards_per_transition_are_averaged():
     P = np.array([[[0.25, 0.75]], [[1.0, 0.0]]])
     r = np.array([[[4.0, 8.0]], [[1.0, 99.0]]])
     np.testing.assert_allclose(MDP(P, r).rewards, [[7.0], [1.0]])
@@ -169,7 +169,7 @@ def test_samples_follow_the_model(sparse):
 
 
 def test_toy_text_environment_becomes_continuing():
-    """FrozenLake without slipping: the best loop is six moves to the goal, so the gain is 1/6."""
+    """FrozenLake without slipping: the shortest way to the goal is six moves, so the best gain is 1/6."""
     env = gymnasium.make("FrozenLake-v1", is_slippery=False)
     mdp = MDP.from_gymnasium(env)
     down, right = 1, 2
@@ -184,7 +184,7 @@ def test_toy_text_environment_becomes_continuing():
     assert fined[0] == pytest.approx((1 - 3) / 6, abs=1e-12)
 
 
-def test_environment_view_is_a_gymnasium_environment():
+def test_as_gymnasium_passes_the_environment_checker():
     mdp = zoo.queue_admission(capacity=4)
     check_env(mdp.as_gymnasium(), skip_render_check=True)
 

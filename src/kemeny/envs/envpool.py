@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
-from kemeny.envs.pool import Clock, Step, available_cores, seed_of
+from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Step, seed_of
+from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, Observations, understand_actions, understand_observations
 from kemeny.errors import UserError
-from kemeny.spec import Spec
+from kemeny.machine import available_cores
+from kemeny.spec import Spec, vector
 
-FOREVER = 2**31 - 1  # EnvPool's counters are 32-bit integers; a trajectory of this length takes a day or more
+FOREVER = 2**31 - 1  # EnvPool counts steps in 32-bit integers; a trajectory of this length takes a day or more
 
 
 class EnvPoolPool:
-    """Environments of EnvPool, with their own restarts switched off.
+    """Environments of EnvPool that never restart by themselves.
 
-    Sharp edges of EnvPool 1.2.5 that this class hides: after an end it ignores the next action and
-    restarts by itself (so here `reset` comes first, always); a fall at the time limit is reported as a
-    time-out only (so the time limit is counted here); `send` and `recv` build nested dictionaries in
-    Python, about 40 µs a step (so their lower halves `_send` and `_recv` are called, and a test compares
-    the two).
+    Peculiarities of EnvPool 1.2.5 that this class hides: after an end it ignores the next action and restarts by itself
+    (so here `reset` always comes first); it reports a fall at the time limit as a time-out only (so the time limit is
+    counted here); its `send` and `recv` build nested dictionaries in Python, about 40 µs per step (so `_send` and
+    `_recv` below them are called, and a test compares the two).
     """
 
     def __init__(
@@ -32,11 +33,11 @@ class EnvPoolPool:
         num_envs: int,
         *,
         seed: int,
-        first: int,
-        costs: Sequence[Cost],
-        time_limit: int | None,
-        threads: int,
-        settings: Mapping[str, Any] = MappingProxyType({}),
+        first_env: int = 0,
+        costs: Sequence[Cost] = (),
+        time_limit: int | None = None,
+        simulation: Simulation = DEFAULT_SIMULATION,
+        env_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         import envpool
 
@@ -47,10 +48,10 @@ class EnvPoolPool:
         self._pool: Any = envpool.make_gymnasium(
             env,
             num_envs=num_envs,
-            seed=[seed_of(seed, first + j) for j in range(num_envs)],
-            num_threads=threads or min(num_envs, available_cores()),
+            seed=[seed_of(seed, first_env + j) for j in range(num_envs)],
+            num_threads=simulation.threads or min(num_envs, available_cores()),
             max_episode_steps=FOREVER,
-            **settings,
+            **env_kwargs,
         )
         keys: list[str] = list(self._pool._state_keys)
         self._columns = [keys.index(key) for key in (_observation_key(keys), "reward", "done", "trunc")]
@@ -59,22 +60,21 @@ class EnvPoolPool:
         self._sent = np.empty(0)
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
-        """Restart these environments; their start observations, a row an id."""
+        """Restart these environments; returns their start observations, one row per id."""
         ids = self._clock.restart(ids)
         self._pool._reset(ids.astype(np.int32))
         return self._observations.rows(self._pool._recv()[self._columns[0]])
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
-        """Begin a step of all (or only these) environments; returns at once."""
-        whole = ids is None
-        ids = self._clock.begin(ids)
-        who = self._everyone if whole else ids.astype(np.int32)
+        """Begin a step of all environments, or of these only; returns at once."""
+        checked = self._clock.begin(ids)
+        env_ids = self._everyone if ids is None else checked.astype(np.int32)
         self._sent = self._actions.batch(action)
-        self._pool._send([who, who, self._sent])
+        self._pool._send([env_ids, env_ids, self._sent])
 
     def recv(self) -> Step:
-        """Wait for the step begun; rows in the order of the ids sent."""
-        self._clock.stepping()  # without a step under way EnvPool would wait for ever
+        """Wait for the step that was begun; its rows are in the order of the ids sent."""
+        self._clock.stepping()  # raises if no step is under way, where EnvPool would wait for ever
         state = self._pool._recv()
         raw, reward, done, cut = (state[i] for i in self._columns)
         terminated = done & ~cut
@@ -83,23 +83,22 @@ class EnvPoolPool:
         return Step(observation, reward, terminated, truncated, self._read_costs(observation, reward, state))
 
     def fast_forward(self, restarts: np.ndarray) -> None:
-        """Restart each environment this many times, for EnvPool can neither save nor set its randomness.
+        """Restart each environment this many times, because EnvPool can neither save nor set its randomness.
 
-        Exact where an environment draws random numbers only to restart, as those of MuJoCo do.
+        This is exact if an environment draws random numbers only when it restarts, as those of MuJoCo do.
         """
         left = np.array(restarts, dtype=np.int64)
-        while (left > 0).any():
-            who = np.flatnonzero(left > 0)
-            self._pool._reset(who.astype(np.int32))
+        while (ids := np.flatnonzero(left > 0)).size:
+            self._pool._reset(ids.astype(np.int32))
             self._pool._recv()
-            left[who] -= 1
+            left[ids] -= 1
 
     def take_faults(self) -> list[str]:
-        """Nothing: what goes wrong inside EnvPool ends the process."""
+        """Always empty: a failure inside EnvPool ends the process."""
         return []
 
     def render(self) -> np.ndarray:
-        """A picture of the first environment; see `film.py` for what that needs."""
+        """A picture of environment 0; `camera.py` prepares what this needs."""
         return self._pool.render()[0]
 
     def close(self) -> None:
@@ -115,28 +114,28 @@ class EnvPoolPool:
         for k, cost in enumerate(self._costs):
             if isinstance(cost, str):
                 costs[:, k] = read_cost(cost, info)
-            else:  # a function sees one environment at a time, here as with Gymnasium
+            else:  # a function sees one environment at a time, as it does with Gymnasium
                 for row in range(len(reward)):
-                    about = {key: value[row] for key, value in info.items()}
-                    costs[row, k] = call_cost(cost, observation[row], self._sent[row], float(reward[row]), about)
+                    row_info = {key: value[row] for key, value in info.items()}
+                    costs[row, k] = call_cost(cost, observation[row], self._sent[row], float(reward[row]), row_info)
         return costs
 
 
 def inspect_envpool(env: str, costs: Sequence[Cost]) -> Spec:
-    """What EnvPool's environment is, without making one."""
+    """The spec of an EnvPool environment, found without making one."""
     return _understand(env, costs)[0]
 
 
 def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Observations, Actions, dict[str, int]]:
-    """Spec, spaces, and where in EnvPool's list of arrays each key of `info` stands."""
+    """Spec, spaces, and the position of each key of `info` in EnvPool's list of arrays."""
     import envpool
 
     try:
         described: Any = envpool.make_spec(env)
-    except RuntimeError as error:  # files it does not carry: Atari's ROMs, Doom's scenarios
+    except RuntimeError as error:  # files that EnvPool does not include: Atari's ROMs, Doom's scenarios
         raise UserError(f"EnvPool cannot make {env}: {str(error).splitlines()[0]}") from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium's about EnvPool's own float64 bounds
+        warnings.simplefilter("ignore")  # Gymnasium warns about EnvPool's float64 bounds
         observation_space, action_space = described.observation_space, described.action_space
     observations = understand_observations(observation_space, env)
     actions = understand_actions(action_space, env)
@@ -148,7 +147,7 @@ def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Observations, Ac
     }
     refuse_names(costs, list(info_keys), env)
     limit = int(described.config.max_episode_steps)
-    spec = Spec(observations.size, actions.spec, limit if 0 < limit < FOREVER else None)
+    spec = Spec(vector(observations.size), actions.spec, limit if 0 < limit < FOREVER else None)
     return spec, observations, actions, info_keys
 
 

@@ -1,4 +1,4 @@
-"""Environments that fail in the middle of a run, and are restarted if that was asked for."""
+"""Environments that fail in the middle of a run, and are restarted if `restart_faulty` is set."""
 
 import numpy as np
 
@@ -6,56 +6,60 @@ from kemeny.envs.pool import Pool, Step
 from kemeny.errors import RunError
 
 TRIES = 10
-"""Failures of one environment without a sound step between them, after which it is given up."""
+"""How often in a row an environment may fail, without a sound step in between, before the run is given up."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class Faults:
-    """What failed in a pool: its steps and start states with a number that is not finite.
+    """Finds and counts the faults of a pool: steps and start states with a number that is not finite.
 
-    A tolerant pool gives such numbers, too, for an environment that raised, hung or died.
+    A pool that restarts faulty environments also gives such numbers for one that raised, hung or died.
     """
 
-    def __init__(self, pool: Pool, restart: bool, first: int = 0) -> None:
-        """Environment 0 of the pool is number `first` of the run; without `restart` the first fault is raised."""
+    def __init__(self, pool: Pool, restart_faulty: bool, first_env: int = 0) -> None:
+        """Environment 0 of the pool is number `first_env` of the run; a fault is raised unless `restart_faulty`."""
         self.count = 0
-        """Faults so far."""
+        """Number of faults so far."""
         self.last = ""
-        """What the latest was."""
-        self._pool, self._restart, self._first = pool, restart, first
+        """The latest fault, in one sentence."""
+        self._pool, self.restart_faulty, self._first_env = pool, restart_faulty, first_env
         self._in_a_row = np.zeros(pool.num_envs, np.int64)
 
     def among(self, step: Step, ids: np.ndarray) -> np.ndarray:
-        """Those of `ids`, a row of the step each, that failed."""
+        """Those of `ids` that failed; row i of the step is of environment `ids[i]`."""
         sound = _finite(step.observation) & _finite(step.reward[:, None]) & _finite(step.costs)
-        return self._note(ids[~sound])
+        return self._record(ids[~sound])
 
     def reset(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Restart these, again if need be: their start observations, and how many restarts each took."""
+        """Restart these environments until all start observations are finite.
+
+        Returns the start observations, and how many restarts each environment needed.
+        """
         rows, restarts = self._pool.reset(ids), np.ones(len(ids), np.int64)
         while not (sound := _finite(rows)).all():
-            again = self._note(ids[~sound])
-            rows[~sound] = self._pool.reset(again)
+            failed = self._record(ids[~sound])
+            rows[~sound] = self._pool.reset(failed)
             restarts[~sound] += 1
         return rows, restarts
 
-    def forgive(self) -> None:
-        """Everyone has taken a sound step."""
+    def clear(self) -> None:
+        """Forget failures in a row, because every environment has taken a sound step."""
         self._in_a_row[:] = 0
 
-    def _note(self, failed: np.ndarray) -> np.ndarray:
+    def _record(self, failed: np.ndarray) -> np.ndarray:
+        """Count these faults; raise the latest if it must not be tolerated, or return the ids that failed."""
         if failed.size:
             self.count += len(failed)
             self._in_a_row[failed] += 1
-            told = self._pool.take_faults()
-            self.last = told[-1] if told else f"environment {self._first + failed[0]} gave a number that is not finite"
-            if not self._restart:
-                raise RunError(f"{self.last}.")
+            not_finite = f"Environment {self._first_env + failed[0]} gave a number that is not finite."
+            self.last = [not_finite, *self._pool.take_faults()][-1]
+            if not self.restart_faulty:
+                raise RunError(self.last)
             if self._in_a_row.max() > TRIES:
-                raise RunError(f"{self.last}; it has failed {TRIES + 1} times in a row.")
+                raise RunError(f"{self.last} It has failed {TRIES + 1} times in a row.")
         return failed
 
 
 def _finite(rows: np.ndarray) -> np.ndarray:
-    """Which rows hold finite numbers, of float32's range, alone."""
+    """Which rows hold only finite numbers within the range of float32."""
     return np.all(np.abs(rows) <= LARGEST, axis=1)

@@ -1,4 +1,4 @@
-"""Names of environments, and what to answer to a name that does not exist."""
+"""Ids of environments, and the message about an id that does not exist."""
 
 import difflib
 from functools import cache
@@ -19,9 +19,9 @@ def envpool_ids() -> frozenset[str]:
 
 
 def unknown(env: str) -> UserError:
-    """The answer to an id that neither EnvPool nor Gymnasium has: the ids it could have meant."""
-    there = {name.lower(): name for name in (*gymnasium.registry, *envpool_ids())}
-    other_versions = sorted(name for key, name in there.items() if key.split("-v")[0] == env.lower().split("-v")[0])
-    close = other_versions or [there[key] for key in difflib.get_close_matches(env.lower(), there, n=5)]
+    """The error for an id that neither EnvPool nor Gymnasium has, with the ids that may have been meant."""
+    known = {name.lower(): name for name in (*gymnasium.registry, *envpool_ids())}
+    other_versions = sorted(name for key, name in known.items() if key.split("-v")[0] == env.lower().split("-v")[0])
+    close = other_versions or [known[key] for key in difflib.get_close_matches(env.lower(), known, n=5)]
     hint = f"did you mean {' or '.join(close)}?" if close else "is the package that registers it imported?"
-    return UserError(f"there is no environment {env!r}: {hint} (Another package's id is written module:id.)")
+    return UserError(f"There is no environment {env!r}: {hint} (An id from another package is written module:id.)")

@@ -1,75 +1,91 @@
-"""The one interface behind which every environment stands: a pool that steps many copies at once.
+"""The one interface of all environments: a pool steps many copies of an environment together.
 
-No pool restarts anything by itself. After `terminated` or `truncated` an environment waits for `reset`,
-so what a fall or a cut means (a restart that is an ordinary transition, an end, a bootstrap) is decided in
-one place: by whoever collects.
+No pool restarts anything by itself. After `terminated` or `truncated` an environment waits for `reset`, so the caller
+alone decides what a fall or a cut means (a restart that is an ordinary transition, an end, a bootstrap).
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, get_type_hints
 
 import gymnasium
 import numpy as np
 
 from kemeny.envs.costs import Cost
 from kemeny.envs.names import envpool_ids
+from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
-from kemeny.spec import Spec
+from kemeny.ranges import AtLeast, AtMost, complaint
+from kemeny.spec import ArraySpec, Spec
 
 EnvLike = str | Callable[[], gymnasium.Env]
+"""An id, or a function without arguments that makes a Gymnasium environment."""
 Backend = Literal["auto", "envpool", "gymnasium"]
+"""Which library simulates; `auto` is EnvPool for the ids that it has, unless there are workers."""
+DEFAULT_SIMULATION = Simulation()
+INT64 = AtMost(2**63 - 1)
 
 
 class Step(NamedTuple):
-    """One step of n environments, a row each."""
+    """One step of n environments, one row per environment."""
 
     observation: np.ndarray
-    """(n, D) float32: the true next state, also where the step ended something."""
+    """(n, D) float32: the true next state, also if the step ended the trajectory."""
     reward: np.ndarray
-    """(n,) floats, as precise as the simulator gives them."""
+    """(n,) floats, in the simulator's own precision."""
     terminated: np.ndarray
     """(n,) bool: the environment says that the task ended here (a fall)."""
     truncated: np.ndarray
     """(n,) bool: the time limit, or the environment itself, cut the trajectory; both flags can be set."""
     costs: np.ndarray
-    """(n, K) float64: the K costs asked for, in that order."""
+    """(n, K) float64: the K costs that were asked for, in their order."""
+
+    @classmethod
+    def empty(cls, n: int, observation: ArraySpec, num_costs: int) -> "Step":
+        """A step of n environments whose rows are yet to be written."""
+        rows = np.empty((n, *observation.shape), observation.dtype)
+        return cls(rows, np.empty(n), np.empty(n, bool), np.empty(n, bool), np.empty((n, num_costs)))
+
+    def mark_failed(self, rows: Any) -> None:
+        """Write into these rows what stands for an environment that failed: NaN, and a cut."""
+        self.observation[rows], self.reward[rows], self.costs[rows] = np.nan, np.nan, np.nan
+        self.terminated[rows], self.truncated[rows] = False, True
 
 
 class Pool(Protocol):
-    """Many copies of one environment, stepped together; nothing restarts unless told to."""
+    """Many copies of one environment, stepped together; none restarts by itself."""
 
     num_envs: int
     spec: Spec
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
-        """Restart these environments; their start observations, a row an id."""
+        """Restart these environments; returns their start observations, one row per id."""
         ...
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
-        """Begin a step of all (or only these) environments; returns at once.
+        """Begin a step of all environments, or of these only; returns at once.
 
-        Continuous actions are clipped to the bounds here and only here.
+        Continuous actions are clipped to the bounds of the environment.
         """
         ...
 
     def recv(self) -> Step:
-        """Wait for the step begun; rows in the order of the ids sent."""
+        """Wait for the step that was begun; its rows are in the order of the ids sent."""
         ...
 
     def fast_forward(self, restarts: np.ndarray) -> None:
-        """Put a freshly made pool where it stands after `restarts[i]` restarts of environment i.
+        """Bring a newly made pool to its state after `restarts[i]` restarts of environment i.
 
         Its next `reset` gives the start state that restart number `restarts[i]` (counted from 0) gave.
         """
         ...
 
     def take_faults(self) -> list[str]:
-        """What failed in a tolerant pool since the last call, a sentence each, without its full stop."""
+        """What failed since the last call, one sentence per fault; only pools that restart faulty environments."""
         ...
 
     def close(self) -> None:
-        """Give back processes and memory; a closed pool cannot be used."""
+        """Release processes and memory; a closed pool cannot be used."""
         ...
 
 
@@ -84,31 +100,32 @@ class Clock:
         self._time_limit = time_limit
 
     def restart(self, ids: np.ndarray) -> np.ndarray:
-        """Note that these begin anew; the ids, checked."""
+        """Note that these environments restart; returns the ids, checked."""
         ids = self._checked(ids)
         self.elapsed[ids] = 0
         self.waiting[ids] = False
         return ids
 
     def begin(self, ids: np.ndarray | None) -> np.ndarray:
-        """Note that a step of these is under way; the ids, checked."""
+        """Note that a step of these environments begins; returns the ids, checked."""
         ids = self.everyone if ids is None else self._checked(ids)
         if self.pending is not None:
-            raise RuntimeError("a step is under way already: recv() before the next send()")
+            raise RuntimeError("A step is under way already: call recv() before the next send().")
         if np.count_nonzero(self.waiting[self._rows(ids)]):
             # EnvPool would silently ignore the action and restart by itself.
-            raise RuntimeError(f"environments {ids[self.waiting[ids]].tolist()} have ended: reset() them before send()")
+            ended = ids[self.waiting[ids]].tolist()
+            raise RuntimeError(f"Environments {ended} have ended: call reset() for them before send().")
         self.pending = ids
         return ids
 
     def stepping(self) -> np.ndarray:
         """The ids of the step under way."""
         if self.pending is None:
-            raise RuntimeError("no step is under way: send() before recv()")
+            raise RuntimeError("No step is under way: call send() before recv().")
         return self.pending
 
     def end(self, terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
-        """Note that the step is over; `truncated` with the time limit in it."""
+        """Note that the step is over; returns `truncated`, set also where the time limit is reached."""
         rows = self._rows(self.stepping())
         self.pending = None
         self.elapsed[rows] += 1
@@ -118,17 +135,17 @@ class Clock:
         return truncated
 
     def abandon(self) -> None:
-        """Note that the step failed: those in it wait for a restart."""
+        """Note that the step failed: its environments wait for a restart."""
         self.waiting[self.stepping()] = True
         self.pending = None
 
     def _rows(self, ids: np.ndarray) -> np.ndarray | slice:
-        """All rows as a slice, which is several times as fast as an index each."""
+        """Where these ids stand; a slice for all of them, which is several times faster than an index array."""
         return slice(None) if ids is self.everyone else ids
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:
         if self.pending is not None:
-            raise RuntimeError("a step is under way: recv() first")
+            raise RuntimeError("A step is under way: call recv() first.")
         return np.array(ids, dtype=np.int64, ndmin=1)
 
 
@@ -137,90 +154,63 @@ def seed_of(seed: int, index: int, *more: int) -> int:
     return int(np.random.SeedSequence((seed, index, *more)).generate_state(1)[0]) >> 1
 
 
-def available_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def make_pool(
+    env: EnvLike,
+    num_envs: Annotated[int, AtLeast(1)],
+    *,
+    seed: Annotated[int, AtLeast(0), INT64],
+    first_env: Annotated[int, AtLeast(0)] = 0,
+    costs: Sequence[Cost] = (),
+    time_limit: Annotated[int | None, AtLeast(1), INT64] = None,
+    simulation: Simulation = DEFAULT_SIMULATION,
+    backend: Backend = "auto",
+) -> Pool:
+    """A pool of `num_envs` copies of an environment.
+
+    Environment j of the pool is number `first_env + j` of the run, and its randomness depends only on `seed` and that
+    number. If `time_limit` is None, only the environment itself cuts a trajectory: the time limit that it is registered
+    with (or that a function wraps it in) is removed.
+
+    With `simulation.restart_faulty` a step is NaN for a Gymnasium environment that raises, or whose worker dies or
+    hangs, and its next `reset` makes a new one. (A failure inside EnvPool ends the process.)
+    """
+    numbers = {"num_envs": num_envs, "seed": seed, "first_env": first_env, "time_limit": time_limit}
+    _refuse_out_of_range(numbers, get_type_hints(make_pool, include_extras=True))
+    _refuse_out_of_range(vars(simulation), get_type_hints(Simulation, include_extras=True))
+    if simulation.step_timeout is not None and not simulation.workers:
+        raise UserError("step_timeout needs workers, for only a worker can be stopped: set workers to 1 or more.")
+    pool_class = _pool_class(env, backend, simulation.workers)
+    return pool_class(
+        env, num_envs, seed=seed, first_env=first_env, costs=costs, time_limit=time_limit, simulation=simulation
+    )
+
+
+def make_halves(
     env: EnvLike,
     num_envs: int,
     *,
     seed: int,
-    first: int = 0,
     costs: Sequence[Cost] = (),
     time_limit: int | None = None,
-    threads: int = 0,
-    workers: int = 0,
-    backend: Backend = "auto",
-    step_timeout: float | None = None,
-    tolerant: bool = False,
-) -> Pool:
-    """A pool of `num_envs` copies of an environment.
+    simulation: Simulation = DEFAULT_SIMULATION,
+) -> Iterator[tuple[int, Pool]]:
+    """Two pools to be used in turn, one simulating while the actions for the other are computed.
 
-    `env` is an id or a function without arguments that makes a Gymnasium environment. Environment j of
-    the pool is number `first + j` of the run, and its randomness depends on `(seed, first + j)` alone. With
-    `time_limit` None nothing cuts a trajectory but the environment's own doing: the time limit it is
-    registered with (or wrapped in, for a function) is removed.
-
-    `threads` (0: one a core) are EnvPool's; `workers` (0: none, all in this process) are Gymnasium's
-    processes, and `step_timeout` is how many seconds a step in them may take. `auto` takes EnvPool for the
-    ids it has, unless workers are asked for.
-
-    A `tolerant` pool answers with NaN for a Gymnasium environment that raises, or whose worker dies or hangs; it is
-    made anew at its next `reset`. (What goes wrong inside EnvPool ends the process.)
-    """
-    for name, number, least in (
-        ("num_envs", num_envs, 1),
-        ("seed", seed, 0),
-        ("first", first, 0),
-        ("time_limit", 1 if time_limit is None else time_limit, 1),
-        ("threads", threads, 0),
-        ("workers", workers, 0),
-    ):
-        if number < least:
-            raise UserError(f"{name} is {number}; it must be at least {least}.")
-    if step_timeout is not None and (workers == 0 or step_timeout <= 0):
-        raise UserError("step_timeout is a positive number of seconds and needs workers, for only they can be stopped.")
-    if choose_backend(env, backend, workers) == "envpool":
-        from kemeny.envs.envpool import EnvPoolPool
-
-        assert isinstance(env, str)
-        return EnvPoolPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, threads=threads)
-    if workers:
-        from kemeny.envs.workers import WorkerPool
-
-        return WorkerPool(
-            env,
-            num_envs,
-            seed=seed,
-            first=first,
-            costs=costs,
-            time_limit=time_limit,
-            workers=workers,
-            step_timeout=step_timeout,
-            tolerant=tolerant,
-        )
-    from kemeny.envs.gymnasium import GymnasiumPool
-
-    return GymnasiumPool(env, num_envs, seed=seed, first=first, costs=costs, time_limit=time_limit, tolerant=tolerant)
-
-
-def make_halves(env: EnvLike, num_envs: int, *, workers: int = 0, **options: Any) -> Iterator[tuple[int, Pool]]:
-    """Two pools to be used in turn, one simulating while the other's actions are computed; each with its `first`.
-
-    Of a single environment there is one. `options` are those of `make_pool`.
+    Yields each with the number of its environment 0 in the run, `first_env`; a single environment is one pool. The
+    workers are divided between the two.
     """
     sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
-    for first, size in zip((0, sizes[0]), sizes, strict=False):
-        yield first, make_pool(env, size, first=first, workers=-(-workers // len(sizes)), **options)
+    share = dataclasses.replace(simulation, workers=-(-simulation.workers // len(sizes)))
+    for first_env, size in zip((0, sizes[0]), sizes, strict=False):
+        pool = make_pool(
+            env, size, seed=seed, first_env=first_env, costs=costs, time_limit=time_limit, simulation=share
+        )
+        yield first_env, pool
 
 
 def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "auto") -> Spec:
-    """What the environment is, or a `UserError` that says why it or a cost cannot be used."""
-    if choose_backend(env, backend, 0) == "envpool":
+    """The spec of an environment, or a `UserError` that says why it or a cost cannot be used."""
+    if choose_backend(env, backend, workers=0) == "envpool":
         from kemeny.envs.envpool import inspect_envpool
 
         assert isinstance(env, str)
@@ -231,9 +221,9 @@ def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "aut
 
 
 def choose_backend(env: EnvLike, backend: Backend, workers: int) -> Literal["envpool", "gymnasium"]:
-    """Who runs this environment."""
+    """Which library runs this environment."""
     if not (isinstance(env, str) or callable(env)):
-        raise UserError(f"an environment is an id or a function that makes one, not a {type(env).__name__}.")
+        raise UserError(f"An environment is an id or a function that makes one, not of type {type(env).__name__}.")
     if backend == "gymnasium":
         return "gymnasium"
     if not isinstance(env, str):
@@ -245,5 +235,25 @@ def choose_backend(env: EnvLike, backend: Backend, workers: int) -> Literal["env
             raise UserError(f"EnvPool has no environment {env!r}: choose the backend auto or gymnasium.")
         return "gymnasium"
     if workers and backend == "envpool":
-        raise UserError("EnvPool has threads instead of workers: leave workers out, or choose the backend gymnasium.")
+        raise UserError("EnvPool has threads instead of workers: leave workers at 0, or choose the backend gymnasium.")
     return "gymnasium" if workers else "envpool"
+
+
+def _pool_class(env: EnvLike, backend: Backend, workers: int) -> Callable[..., Pool]:
+    if choose_backend(env, backend, workers) == "envpool":
+        from kemeny.envs.envpool import EnvPoolPool
+
+        return EnvPoolPool
+    if workers:
+        from kemeny.envs.workers import WorkerPool
+
+        return WorkerPool
+    from kemeny.envs.gymnasium import GymnasiumPool
+
+    return GymnasiumPool
+
+
+def _refuse_out_of_range(numbers: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
+    for name, number in numbers.items():
+        if needed := complaint(hints[name], number):
+            raise UserError(f"{name} is {number}; it must be {needed}.")

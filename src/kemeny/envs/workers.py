@@ -1,9 +1,9 @@
-"""Gymnasium environments in processes of their own, and what is said when one dies or hangs.
+"""Gymnasium environments in worker processes, with an error that says which worker died or hung.
 
-A worker is a fresh Python that holds a block of environments and talks over one pipe. It is started as a
+A worker is a new Python process that holds a block of environments and communicates over one pipe. It is started as a
 program and not by `multiprocessing`, whose children import the user's main module again: a script without an
-`if __name__ == "__main__"` guard would start itself anew in each. Functions travel by cloudpickle, by value
-when they live in the main module. A worker whose parent is gone reads the end of the pipe and leaves.
+`if __name__ == "__main__"` guard would start itself again in each of them. Functions are sent by cloudpickle, by value
+if they are defined in the main module. If the parent is gone, a worker reads the end of the pipe and exits.
 """
 
 import contextlib
@@ -22,13 +22,14 @@ import cloudpickle
 import numpy as np
 
 from kemeny.envs.costs import Cost
-from kemeny.envs.gymnasium import Block, RestartSeeds, blank, make_env
+from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
 from kemeny.envs.pool import Clock, EnvLike, Step
+from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError, UserError
 
-SECONDS_TO_LEAVE = 5.0  # for an environment's own close(); then the worker is killed
+SECONDS_TO_EXIT = 5.0  # time for an environment's own close(); then the worker is killed
 
-# The parent alone answers Ctrl-C and SIGTERM (it finishes the iteration), so workers ignore both from their
+# Only the parent reacts to Ctrl-C and SIGTERM (it finishes the iteration), so workers ignore both from their
 # first instruction on.
 PROGRAM = """
 import signal
@@ -44,7 +45,7 @@ serve(pipe)
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception in a worker, as its text."""
+    """The traceback of an exception in a worker, as text."""
 
 
 class WorkerPool:
@@ -56,32 +57,29 @@ class WorkerPool:
         num_envs: int,
         *,
         seed: int,
-        first: int,
-        costs: Sequence[Cost],
-        time_limit: int | None,
-        workers: int,
-        step_timeout: float | None,
-        tolerant: bool = False,
+        first_env: int = 0,
+        costs: Sequence[Cost] = (),
+        time_limit: int | None = None,
+        simulation: Simulation,
     ) -> None:
         if isinstance(env, str):
-            make_env(env)[0].close()  # a mistake is found here at once, and in a worker after a second
+            make_env(env)[0].close()  # finds a mistake at once; a worker would need a second to find it
         self.num_envs = num_envs
         self._num_costs = len(costs)
-        self._timeout = step_timeout
-        self._tolerant = tolerant
+        self._simulation = simulation
         self._faults: list[str] = []
         self._clock = Clock(num_envs, time_limit)
-        self._seeds = RestartSeeds(seed, first, num_envs)
-        blocks = np.array_split(np.arange(num_envs), min(workers, num_envs))
+        self._seeds = RestartSeeds(seed, first_env, num_envs)
+        blocks = np.array_split(np.arange(num_envs), min(simulation.workers, num_envs))
         self._starts = np.array([block[0] for block in blocks])
+        self._block_arguments = cloudpickle.dumps((env, tuple(costs), simulation.restart_faulty))
         self._workers: list[_Worker] = []
         try:
             for number, block in enumerate(blocks):
-                self._workers.append(_Worker(number, [first + int(j) for j in block]))
-            self._order = cloudpickle.dumps((env, tuple(costs), tolerant))
+                self._workers.append(_Worker(number, [first_env + int(j) for j in block]))
             for worker in self._workers:
-                worker.say(self._order)
-            answers = [worker.hear(None)[0] for worker in self._workers]
+                worker.send(self._block_arguments)
+            answers = [worker.receive()[0] for worker in self._workers]
         except BaseException:
             self.close()
             raise
@@ -89,54 +87,43 @@ class WorkerPool:
         self._parts: list[tuple[_Worker, np.ndarray]] = []
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
-        """Restart these environments; their start observations, a row an id."""
+        """Restart these environments; returns their start observations, one row per id."""
         ids = self._clock.restart(ids)
         seeds = np.array(self._seeds.take(ids), dtype=np.int64)
         parts = self._divide(ids)
-        rows = np.empty((len(ids), self.spec.observation_size), dtype=np.float32)
-        for worker, where in parts:
-            worker.say(("reset", (ids[where] - self._starts[worker.number]).tolist(), seeds[where].tolist()))
-        for (_, where), answer in zip(parts, self._answers(parts), strict=True):
-            rows[where] = np.nan if answer is None else answer
-        return rows
+        observation = np.empty((len(ids), *self.spec.observation.shape), self.spec.observation.dtype)
+        for worker, rows in parts:
+            worker.send(("reset", (ids[rows] - self._starts[worker.number]).tolist(), seeds[rows].tolist()))
+        for (_, rows), answer in zip(parts, self._receive(parts), strict=True):
+            observation[rows] = np.nan if answer is None else answer
+        return observation
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
-        """Begin a step of all (or only these) environments; returns at once."""
+        """Begin a step of all environments, or of these only; returns at once."""
         ids = self._clock.begin(ids)
         batch = self._actions.batch(action)
         self._parts = self._divide(ids)
-        for worker, where in self._parts:
-            worker.say(("step", (ids[where] - self._starts[worker.number]).tolist(), batch[where]))
+        for worker, rows in self._parts:
+            worker.send(("step", (ids[rows] - self._starts[worker.number]).tolist(), batch[rows]))
 
     def recv(self) -> Step:
-        """Wait for the step begun; rows in the order of the ids sent."""
-        n = len(self._clock.stepping())
+        """Wait for the step that was begun; its rows are in the order of the ids sent."""
+        step = Step.empty(len(self._clock.stepping()), self.spec.observation, self._num_costs)
         try:
-            answers = self._answers(self._parts)
+            answers = self._receive(self._parts)
         except BaseException:
             self._clock.abandon()
             raise
-        columns = []
-        for name, shape, dtype in (
-            ("observation", (n, self.spec.observation_size), np.float32),
-            ("reward", (n,), np.float64),
-            ("terminated", (n,), np.bool_),
-            ("truncated", (n,), np.bool_),
-            ("costs", (n, self._num_costs), np.float64),
-        ):
-            column = np.empty(shape, dtype)
-            for (_, where), answer in zip(self._parts, answers, strict=True):
-                if answer is not None:
-                    column[where] = getattr(answer, name)
-            columns.append(column)
-        step = Step(*columns)
-        for (_, where), answer in zip(self._parts, answers, strict=True):
+        for (_, rows), answer in zip(self._parts, answers, strict=True):
             if answer is None:
-                blank(step, where)
+                step.mark_failed(rows)
+            else:
+                for column, part in zip(step, answer, strict=True):
+                    column[rows] = part
         return step._replace(truncated=self._clock.end(step.terminated, step.truncated))
 
     def fast_forward(self, restarts: np.ndarray) -> None:
-        """Go on counting restarts from here."""
+        """Continue as after this many restarts of each environment."""
         self._seeds.fast_forward(restarts)
 
     def take_faults(self) -> list[str]:
@@ -145,11 +132,11 @@ class WorkerPool:
         return faults
 
     def close(self) -> None:
-        """Ask the workers to close their environments and leave; kill those that do not."""
+        """Ask the workers to close their environments and exit; kill those that do not."""
         for worker in self._workers:
-            worker.dismiss()
+            worker.ask_to_exit()
         for worker in self._workers:
-            worker.leave()
+            worker.wait_or_kill()
         self._workers = []
 
     def processes(self) -> list[int]:
@@ -157,32 +144,33 @@ class WorkerPool:
         return [worker.process.pid for worker in self._workers]
 
     def _divide(self, ids: np.ndarray) -> list[tuple["_Worker", np.ndarray]]:
-        """Who holds these environments, and in which rows of the batch they stand."""
+        """The workers that hold these environments, each with its rows of the batch."""
         owner = np.searchsorted(self._starts, ids, side="right") - 1
         return [(self._workers[number], np.flatnonzero(owner == number)) for number in np.unique(owner)]
 
-    def _answers(self, parts: list[tuple["_Worker", np.ndarray]]) -> list[Any]:
-        """What these workers answer, all of them heard before the first failure is raised.
+    def _receive(self, parts: list[tuple["_Worker", np.ndarray]]) -> list[Any]:
+        """The answers of these workers; all are received before the first failure is raised.
 
-        In a tolerant pool a worker that is lost is replaced, and None stands for its answer.
+        With `restart_faulty` a worker that is lost is replaced, and its answer is None.
         """
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        timeout = self._simulation.step_timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         answers, failures = [], []
         for worker, _ in parts:
             try:
-                answer, faults = worker.hear(deadline, self._timeout)
+                answer, faults = worker.receive(deadline, timeout)
                 answers.append(answer)
                 self._faults += faults
             except WorkerLost as error:
-                if self._tolerant:
+                if self._simulation.restart_faulty:
                     answers.append(None)
-                    self._faults.append(str(error).removesuffix("."))
+                    self._faults.append(str(error))
                     self._replace(worker)
                 else:
                     failures.append(error)
             except (RunError, UserError) as error:
                 failures.append(error)
-            except BaseException:  # Ctrl-C: answers unheard would be taken for those of the next step
+            except BaseException:  # Ctrl-C: answers not yet received would be taken for those of the next step
                 self.close()
                 raise
         if failures:
@@ -190,11 +178,11 @@ class WorkerPool:
         return answers
 
     def _replace(self, worker: "_Worker") -> None:
-        """A new worker in place of one that is lost."""
-        worker.leave()
+        """Start a new worker in place of one that is lost."""
+        worker.wait_or_kill()
         new = self._workers[worker.number] = _Worker(worker.number, worker.indices)
-        new.say(self._order)
-        new.hear(None)
+        new.send(self._block_arguments)
+        new.receive()
 
 
 class WorkerLost(RunError):
@@ -215,48 +203,47 @@ class _Worker:
                 pass_fds=[other.fileno()],
             )
         # A pool that is dropped without close() must not leave processes behind.
-        self._last_resort = weakref.finalize(self, _kill, self.process)
-        self.say(sys.path)
-        self.say(indices)
+        self._kill_at_last = weakref.finalize(self, _kill, self.process)
+        self.send(sys.path)
+        self.send(indices)
 
-    def say(self, message: Any) -> None:
-        """Send; a worker that is gone is reported by the `hear` that follows."""
+    def send(self, message: Any) -> None:
+        """Send a message; if the worker is gone, the next `receive` raises."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send(message)
 
-    def hear(self, deadline: float | None, timeout: float | None = None) -> Any:
-        """The answer, or the failure, raised here."""
+    def receive(self, deadline: float | None = None, timeout: float | None = None) -> Any:
+        """The worker's answer; its failure, or its loss, is raised."""
         try:
             if deadline is not None and not self._pipe.poll(max(0.0, deadline - time.monotonic())):
                 _kill(self.process)
                 raise WorkerLost(f"{self} has not answered within {timeout:g} seconds and was stopped.")
             kind, answer = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise WorkerLost(f"{self} died {self._how()}.") from None
+            raise WorkerLost(f"{self} died {self._cause_of_death()}.") from None
         if kind == "answer":
             return answer
         error, text = answer
         raise error from RemoteTraceback("\n" + text)
 
-    def dismiss(self) -> None:
-        """Ask it to leave."""
-        self.say(None)
+    def ask_to_exit(self) -> None:
+        """Ask the worker to close its environments and exit."""
+        self.send(None)
 
-    def leave(self) -> None:
-        """Wait until it has left, or make it."""
+    def wait_or_kill(self) -> None:
+        """Wait until the worker has exited; kill it if that takes too long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(SECONDS_TO_LEAVE)
-        self._last_resort()
+            self.process.wait(SECONDS_TO_EXIT)
+        self._kill_at_last()
         self._pipe.close()
 
     def __str__(self) -> str:
-        who = self.indices
-        these = f"environment {who[0]}" if len(who) == 1 else f"environments {who[0]}–{who[-1]}"
-        return f"worker {self.number} ({these})"
+        first, last = self.indices[0], self.indices[-1]
+        return f"Worker {self.number} ({f'environment {first}' if first == last else f'environments {first}–{last}'})"
 
-    def _how(self) -> str:
+    def _cause_of_death(self) -> str:
         try:
-            code = self.process.wait(SECONDS_TO_LEAVE)
+            code = self.process.wait(SECONDS_TO_EXIT)
         except subprocess.TimeoutExpired:
             _kill(self.process)
             return "without closing"
@@ -265,12 +252,12 @@ class _Worker:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()  # nothing happens to one that has left
+    process.kill()  # does nothing to a process that has exited
     process.wait()
 
 
 def serve(pipe: Connection) -> None:
-    """A worker's life: make the environments, then answer until told to leave."""
+    """The main loop of a worker: make the environments, then answer messages until one says to exit."""
     indices = pipe.recv()
     block: Block | None = None
     try:
@@ -280,16 +267,16 @@ def serve(pipe: Connection) -> None:
                 return
             try:
                 if block is None:
-                    env, costs, tolerant = cloudpickle.loads(message)
-                    block = Block(env, indices, costs, {}, tolerant)
+                    env, costs, restart_faulty = cloudpickle.loads(message)
+                    block = Block(env, indices, costs, restart_faulty=restart_faulty)
                     answer: Any = block.spec, block.observations, block.actions
                 else:
-                    order, places, payload = message
-                    answer = getattr(block, order)(places, payload)
+                    method, places, argument = message
+                    answer = getattr(block, method)(places, argument)
                 reply = ("answer", (answer, block.take_faults()))
             except Exception as error:
-                told = error if isinstance(error, RunError | UserError) else _as_run_error(error, indices)
-                reply = ("failure", (told, traceback.format_exc()))
+                failure = error if isinstance(error, RunError | UserError) else _as_run_error(error, indices)
+                reply = ("failure", (failure, traceback.format_exc()))
             pipe.send(reply)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent is gone
@@ -299,4 +286,4 @@ def serve(pipe: Connection) -> None:
 
 
 def _as_run_error(error: Exception, indices: list[int]) -> RunError:
-    return RunError(f"environment {indices[0]} could not be made: {type(error).__name__}: {error}")
+    return RunError(f"Environment {indices[0]} could not be made: {type(error).__name__}: {error}.")

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kemeny.algorithms import ALGORITHMS
+from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.criterion import Discounted
 from kemeny.errors import UserError
-from kemeny.run import Run
-from kemeny.settings import DEFAULT_GAMMA
+from kemeny.runs.directory import Run
+from kemeny.runs.settings import DEFAULT_GAMMA
 
 SAME_CURVE = {
     "seed", "threads", "workers", "step_timeout", "restart_faulty", "max_skipped",

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from kemeny.presets import PAPER
-from kemeny.settings import DEFAULT_GAMMA, Settings, from_flat
+from kemeny.runs.presets import PAPER
+from kemeny.runs.settings import DEFAULT_GAMMA, Settings, from_flat
 
 OURS: dict[str, Any] = {"delta": 0.02, "gae_lambda": 0.8, "log_std": -1.0, "cut": 1_000}
 """Where the defaults that the study arrived at depart from the paper's settings."""

@@ -1,4 +1,4 @@
-"""The theory, exact: finite chains and Markov decision processes in NumPy and SciPy, without JAX."""
+"""The theory, computed exactly: finite Markov chains and Markov decision processes. NumPy and SciPy, without JAX."""
 
 from kemeny.tabular import bounds, solve, zoo
 from kemeny.tabular.chain import Chain

@@ -1,11 +1,10 @@
 """The paper's statements about two policies, each as a certificate: lower bound, exact value, upper bound, constants.
 
-All speak of an old policy π and a new one π'. The paper states Lemma 3 and Theorem 1 with κ* = max κ; their proofs
-use κ(π') alone, which is smaller and is the default here (`kappa="new"`). A certificate says which it used.
+All are about an old policy π and a new policy π'. The paper states Lemma 3 and Theorem 1 with κ* = max κ; their proofs
+use only κ(π'), which is smaller and is the default here (`kappa="new"`). A certificate names the constant it used.
 
-Both are stated for irreducible chains. They hold for every unichain if κ is read as Tr(Z): a unichain is the limit
-of irreducible chains, and both sides of Lemma 3 are continuous. Appendix D's bound with ‖Z‖∞ is another one for
-that case.
+Both are stated for irreducible chains. They hold for every unichain if κ is replaced by Tr(Z): a unichain is the limit
+of irreducible chains, and both sides of Lemma 3 are continuous. Appendix D has another bound for that case, with ‖Z‖∞.
 """
 
 import dataclasses
@@ -18,22 +17,22 @@ from scipy.special import rel_entr
 
 from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.errors import UserError
-from kemeny.tabular.mdp import MDP, Evaluation, Signal
+from kemeny.tabular.mdp import MDP, PolicyValues, SignalName
 from kemeny.tabular.worst_case import kappa_star, zeta_star
 
 Constant = Literal["new", "star"] | float
-"""Which κ or ζ: that of the new policy, the largest of any policy, or a number."""
+"""Which κ or ζ a bound uses: that of the new policy, the largest of all policies, or a given number."""
 
 ROUNDING = 1e-9
-"""Slack, relative to the numbers compared, with which a certificate still counts as holding."""
+"""A certificate still holds if it is violated by this much, relative to the numbers compared: rounding errors."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """A statement about two policies with numbers in it."""
+    """A statement of the paper with the numbers of two given policies."""
 
     statement: str
-    """Where it is in the paper."""
+    """Its place in the paper, or its source."""
 
     quantity: str
     """What is bounded, in symbols."""
@@ -42,7 +41,7 @@ class Certificate:
     exact: float
     upper: float
     constants: dict[str, float]
-    """Every constant in the bound, by its symbol."""
+    """The constants in the bound, each under its symbol."""
 
     @property
     def holds(self) -> bool:
@@ -59,11 +58,11 @@ class Certificate:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two policies side by side: what every statement is made of."""
+    """Two policies and the quantities of both that the statements use."""
 
     mdp: MDP
-    old: Evaluation
-    new: Evaluation
+    old: PolicyValues
+    new: PolicyValues
 
     @property
     def difference(self) -> float:
@@ -71,34 +70,34 @@ class Comparison:
         return self.new.rho - self.old.rho
 
     @functools.cached_property
-    def gains(self) -> np.ndarray:
-        """E_{a∼π'}[A(s, a)] for each state, A that of the old policy."""
+    def expected_advantage(self) -> np.ndarray:
+        """E_{a∼π'}[A(s, a)] for each state, where A is the advantage of the old policy."""
         return self.old.expected_advantage(self.new.policy)
 
     @property
     def surrogate(self) -> float:
         """E_{s∼d_π, a∼π'}[A(s, a)]."""
-        return float(self.old.visitation @ self.gains)
+        return float(self.old.visitation @ self.expected_advantage)
 
     @property
     def epsilon(self) -> float:
-        """ε = max_s |E_{a∼π'}[A(s, a)]|, the absolute value outside: it vanishes as π' → π."""
-        return float(np.abs(self.gains).max())
+        """ε = max_s |E_{a∼π'}[A(s, a)]|, the absolute value outside the expectation: it tends to 0 as π' → π."""
+        return float(np.abs(self.expected_advantage).max())
 
     @property
     def largest_advantage(self) -> float:
-        """max_s E_{a∼π'}|A(s, a)|, the absolute value inside: it does not vanish."""
+        """max_s E_{a∼π'}|A(s, a)|, the absolute value inside the expectation: it does not tend to 0."""
         return float(np.einsum("sa,sa->s", self.new.policy, np.abs(self.old.advantage)).max())
 
     @functools.cached_property
     def tv(self) -> np.ndarray:
-        """Total variation between the policies in each state."""
+        """The total variation distance between the policies in each state."""
         return total_variation(self.new.policy, self.old.policy)
 
     @functools.cached_property
     def kl(self) -> np.ndarray:
-        """KL(π' ‖ π) in each state; infinite where π' does what π never does."""
-        # Never negative, but the sum of its terms can be by rounding where the policies agree.
+        """KL(π' ‖ π) in each state; infinite where π' takes an action that π never takes."""
+        # A KL divergence is never negative, but rounding can make this sum negative where the policies agree.
         return np.maximum(rel_entr(self.new.policy, self.old.policy).sum(axis=1), 0)
 
     @property
@@ -108,7 +107,7 @@ class Comparison:
 
     @property
     def mean_kl(self) -> float:
-        """E_{s∼d_π}[KL]; a state that π never visits does not count."""
+        """E_{s∼d_π}[KL]; states that π never visits do not count."""
         visited = self.old.visitation > 0
         return float(self.old.visitation[visited] @ self.kl[visited])
 
@@ -118,14 +117,16 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return 0.5 * np.abs(p - q).sum(axis=-1)
 
 
-def compare(mdp: MDP, old: Any, new: Any, criterion: Criterion | None = None, signal: Signal = "reward") -> Comparison:
-    """Evaluate two policies under one criterion, for the reward or for the cost."""
+def compare(
+    mdp: MDP, old: Any, new: Any, criterion: Criterion | None = None, signal: SignalName = "reward"
+) -> Comparison:
+    """Evaluate two policies under the same criterion, for the reward or for the cost."""
     criterion = Average() if criterion is None else criterion
     return Comparison(mdp, mdp.evaluate(old, criterion, signal), mdp.evaluate(new, criterion, signal))
 
 
-def kappa_of(pair: Comparison, kappa: Constant) -> tuple[str, float]:
-    """The name and value of the κ that a certificate uses."""
+def choose_kappa(pair: Comparison, kappa: Constant) -> tuple[str, float]:
+    """The symbol and the value of the κ that a certificate uses."""
     if kappa == "new":
         return "κ(π')" if pair.new.chain.is_irreducible else "Tr Z(π')", pair.new.chain.trace
     if kappa == "star":
@@ -134,22 +135,22 @@ def kappa_of(pair: Comparison, kappa: Constant) -> tuple[str, float]:
 
 
 def largest_kappa(mdp: MDP) -> tuple[str, float]:
-    """κ*, which must be exact: a lower bound on it would certify nothing."""
+    """The symbol and the value of κ*, which must be exact: a lower bound on κ* would prove nothing."""
     worst = kappa_star(mdp)
     if not worst.exact:
         raise UserError(
-            f"κ* is known only to be at least {worst.value:.6g} for a model with {mdp.n_actions}^{mdp.n_states} "
-            "deterministic policies, which certifies nothing; use kappa='new'."
+            f"With {mdp.n_actions}^{mdp.n_states} deterministic policies, only a lower bound on κ* is known "
+            f"({worst.value:.6g}), which proves nothing; use kappa='new'."
         )
     return "κ*", worst.value
 
 
-def zeta_of(pair: Comparison, zeta: Constant) -> tuple[str, float]:
-    """The name and value of the ζ that a unichain certificate uses."""
+def choose_zeta(pair: Comparison, zeta: Constant) -> tuple[str, float]:
+    """The symbol and the value of the ζ that a unichain certificate uses."""
     if zeta == "new":
         return "ζ(π')", pair.new.chain.zeta
     if zeta == "star":
-        # The bound needs only ζ(π'), so the larger of the two is safe although ζ* itself is not known exactly.
+        # The proof needs only a constant ≥ ζ(π'), so the larger of the two is valid although ζ* is not known exactly.
         return "ζ* of deterministic policies", max(zeta_star(pair.mdp).value, pair.new.chain.zeta)
     return "ζ given", float(zeta)
 
@@ -157,14 +158,14 @@ def zeta_of(pair: Comparison, zeta: Constant) -> tuple[str, float]:
 # The average criterion
 
 
-def lemma_1(mdp: MDP, old: Any, new: Any, signal: Signal = "reward") -> Certificate:
+def lemma_1(mdp: MDP, old: Any, new: Any, signal: SignalName = "reward") -> Certificate:
     """ρ(π') − ρ(π) = E_{s∼d_π', a∼π'}[Ā(s, a)]: an identity, so lower = upper."""
     pair = compare(mdp, old, new, signal=signal)
-    value = float(pair.new.visitation @ pair.gains)
+    value = float(pair.new.visitation @ pair.expected_advantage)
     return Certificate("Lemma 1", "ρ(π') − ρ(π)", value, pair.difference, value, {})
 
 
-def lemma_2(mdp: MDP, old: Any, new: Any, signal: Signal = "reward") -> Certificate:
+def lemma_2(mdp: MDP, old: Any, new: Any, signal: SignalName = "reward") -> Certificate:
     """|ρ(π') − ρ(π) − E_{s∼d_π, a∼π'}[Ā]| ≤ 2ε·TV(d_π', d_π)."""
     pair = compare(mdp, old, new, signal=signal)
     shift = float(total_variation(pair.new.visitation, pair.old.visitation))
@@ -175,61 +176,65 @@ def lemma_2(mdp: MDP, old: Any, new: Any, signal: Signal = "reward") -> Certific
 def lemma_3(mdp: MDP, old: Any, new: Any, kappa: Constant = "new") -> Certificate:
     """TV(d_π', d_π) ≤ (κ − 1)·E_{s∼d_π}[TV(π', π)]."""
     pair = compare(mdp, old, new)
-    symbol, value = kappa_of(pair, kappa)
+    symbol, value = choose_kappa(pair, kappa)
     return shift_certificate("Lemma 3", pair, value - 1, {symbol: value})
 
 
-def theorem_1(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: Signal = "reward") -> Certificate:
+def theorem_1(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: SignalName = "reward") -> Certificate:
     """|ρ(π') − ρ(π) − E_{s∼d_π, a∼π'}[Ā]| ≤ 2ξ·E_{s∼d_π}[TV], ξ = (κ − 1)·max_s E_{a∼π'}|Ā|."""
     pair = compare(mdp, old, new, signal=signal)
-    symbol, value = kappa_of(pair, kappa)
+    symbol, value = choose_kappa(pair, kappa)
     xi = (value - 1) * pair.largest_advantage
     constants = {symbol: value, "ξ": xi, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
     return around("Theorem 1", pair, 2 * xi * pair.mean_tv, constants)
 
 
-def theorem_1_kl(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: Signal = "reward") -> Certificate:
-    """Theorem 1 with E[TV] ≤ √(E[KL]/2) put in (Pinsker and Jensen): the penalty is ξ·√(2·E[KL])."""
+def theorem_1_kl(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: SignalName = "reward") -> Certificate:
+    """Theorem 1 with √(E[KL]/2) ≥ E[TV] in place of E[TV] (Pinsker, Jensen): the penalty is ξ·√(2·E[KL])."""
     pair = compare(mdp, old, new, signal=signal)
-    symbol, value = kappa_of(pair, kappa)
+    symbol, value = choose_kappa(pair, kappa)
     xi = (value - 1) * pair.largest_advantage
     constants = {symbol: value, "ξ": xi, "E[KL]": pair.mean_kl, "E[Ā]": pair.surrogate}
     return around("Theorem 1, KL form", pair, penalty(xi, math.sqrt(2 * pair.mean_kl)), constants)
 
 
-def theorem_1_tight(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: Signal = "reward") -> Certificate:
-    """Lemmas 2 and 3 without the last step of Theorem 1: the penalty 2(κ − 1)·ε·E[TV] is of second order."""
+def theorem_1_tight(
+    mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: SignalName = "reward"
+) -> Certificate:
+    """Lemmas 2 and 3 without the last step of Theorem 1's proof: the penalty 2(κ − 1)·ε·E[TV] is of second order."""
     pair = compare(mdp, old, new, signal=signal)
-    symbol, value = kappa_of(pair, kappa)
+    symbol, value = choose_kappa(pair, kappa)
     constants = {symbol: value, "ε": pair.epsilon, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
     return around("Lemmas 2 and 3", pair, 2 * (value - 1) * pair.epsilon * pair.mean_tv, constants)
 
 
 def lemma_unichain(mdp: MDP, old: Any, new: Any, zeta: Constant = "new") -> Certificate:
-    """TV(d_π', d_π) ≤ ζ·E_{s∼d_π}[TV(π', π)], ζ = ‖Z‖∞ (Appendix D): transient states allowed."""
+    """TV(d_π', d_π) ≤ ζ·E_{s∼d_π}[TV(π', π)], ζ = ‖Z‖∞ (Appendix D); states may be transient."""
     pair = compare(mdp, old, new)
-    symbol, value = zeta_of(pair, zeta)
+    symbol, value = choose_zeta(pair, zeta)
     return shift_certificate("Appendix D, Lemma", pair, value, {symbol: value})
 
 
-def theorem_unichain(mdp: MDP, old: Any, new: Any, zeta: Constant = "new", signal: Signal = "reward") -> Certificate:
-    """Theorem 1 with ξ̃ = ζ·max_s E_{a∼π'}|Ā| (Appendix D): transient states allowed."""
+def theorem_unichain(
+    mdp: MDP, old: Any, new: Any, zeta: Constant = "new", signal: SignalName = "reward"
+) -> Certificate:
+    """Theorem 1 with ξ̃ = ζ·max_s E_{a∼π'}|Ā| (Appendix D); states may be transient."""
     pair = compare(mdp, old, new, signal=signal)
-    symbol, value = zeta_of(pair, zeta)
+    symbol, value = choose_zeta(pair, zeta)
     xi = value * pair.largest_advantage
     constants = {symbol: value, "ξ̃": xi, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
     return around("Appendix D, Theorem", pair, 2 * xi * pair.mean_tv, constants)
 
 
 def degradation(mdp: MDP, old: Any, new: Any, delta: float | None = None, kappa: Constant = "new") -> Certificate:
-    """ρ(π') − ρ(π) ≥ −ξ·√(2δ) for a step with E[Ā] ≥ 0 and E[KL] ≤ δ (§5.1); δ is the step's own E[KL] by default."""
+    """ρ(π') − ρ(π) ≥ −ξ·√(2δ) for a step with E[Ā] ≥ 0 and E[KL] ≤ δ (§5.1). By default δ is the step's E[KL]."""
     pair = compare(mdp, old, new)
     if pair.surrogate < -ROUNDING * max(1.0, pair.epsilon):
         raise UserError(
-            f"The worst-case degradation is about a step with E[Ā] ≥ 0, but this one has E[Ā] = {pair.surrogate:g}."
+            f"The worst-case degradation applies to steps with E[Ā] ≥ 0, but this step has E[Ā] = {pair.surrogate:g}."
         )
     delta = check_delta(pair, delta)
-    symbol, value = kappa_of(pair, kappa)
+    symbol, value = choose_kappa(pair, kappa)
     xi = (value - 1) * pair.largest_advantage
     lower = -penalty(xi, math.sqrt(2 * delta))
     return Certificate(
@@ -240,7 +245,7 @@ def degradation(mdp: MDP, old: Any, new: Any, delta: float | None = None, kappa:
 def violation(
     mdp: MDP, old: Any, new: Any, limit: float, delta: float | None = None, kappa: Constant = "new"
 ) -> Certificate:
-    """ρ_c(π') ≤ b + ξ_c·√(2δ) for a step whose surrogate cost is at most b and with E[KL] ≤ δ (Appendix F).
+    """ρ_c(π') ≤ b + ξ_c·√(2δ) for a step with surrogate cost at most b and E[KL] ≤ δ (Appendix F).
 
     The surrogate cost is ρ_c(π) + E_{s∼d_π, a∼π'}[Ā_c^π(s, a)]; the paper swaps the two policies in it.
     """
@@ -248,11 +253,11 @@ def violation(
     surrogate = pair.old.rho + pair.surrogate
     if surrogate > limit + ROUNDING * max(1.0, abs(limit)):
         raise UserError(
-            f"The worst-case violation is about a step whose surrogate cost keeps the limit {limit:g}, but it is "
-            f"{surrogate:g}."
+            f"The worst-case violation applies to steps whose surrogate cost keeps the limit {limit:g}, but the "
+            f"surrogate cost of this step is {surrogate:g}."
         )
     delta = check_delta(pair, delta)
-    symbol, value = kappa_of(pair, kappa)
+    symbol, value = choose_kappa(pair, kappa)
     xi = (value - 1) * pair.largest_advantage
     upper = limit + penalty(xi, math.sqrt(2 * delta))
     return Certificate(
@@ -271,8 +276,8 @@ def violation(
 def schulman(mdp: MDP, old: Any, new: Any, gamma: float, scaled: bool = False) -> Certificate:
     """Theorem 1 of Schulman et al. (2015): ρ_γ(π') − ρ_γ(π) ≥ E[A_γ]/(1−γ) − 4γε/(1−γ)²·α², α = max_s TV.
 
-    ε = max |A_γ(s, a)|. The paper's eq. (3) has α for α², which is weaker and true as well. `scaled` multiplies
-    all by 1 − γ, after which the exact value tends to ρ(π') − ρ(π) and the bound to −∞ (Proposition 1).
+    ε = max |A_γ(s, a)|. The paper's eq. (3) has α in place of α², which is weaker and also true. `scaled` multiplies
+    everything by 1 − γ; then, as γ → 1, the exact value tends to ρ(π') − ρ(π) and the bound to −∞ (Proposition 1).
     """
     pair = compare(mdp, old, new, Discounted(gamma))
     alpha, epsilon = float(pair.tv.max()), float(np.abs(pair.old.advantage).max())
@@ -281,10 +286,12 @@ def schulman(mdp: MDP, old: Any, new: Any, gamma: float, scaled: bool = False) -
     return discounted_certificate("Schulman et al., Theorem 1", pair, lower, math.inf, constants, scaled)
 
 
-def achiam(mdp: MDP, old: Any, new: Any, gamma: float, scaled: bool = False, signal: Signal = "reward") -> Certificate:
+def achiam(
+    mdp: MDP, old: Any, new: Any, gamma: float, scaled: bool = False, signal: SignalName = "reward"
+) -> Certificate:
     """Corollary 1 of Achiam et al. (2017): |ρ_γ(π') − ρ_γ(π) − E[A_γ]/(1−γ)| ≤ 2γε/(1−γ)²·E_{s∼d_π,γ}[TV].
 
-    ε = max_s |E_{a∼π'}[A_γ(s, a)]|. `scaled` multiplies all by 1 − γ (Proposition 1).
+    ε = max_s |E_{a∼π'}[A_γ(s, a)]|. `scaled` multiplies everything by 1 − γ (Proposition 1).
     """
     pair = compare(mdp, old, new, Discounted(gamma), signal)
     slack = 2 * gamma * pair.epsilon / (1 - gamma) ** 2 * pair.mean_tv
@@ -293,7 +300,7 @@ def achiam(mdp: MDP, old: Any, new: Any, gamma: float, scaled: bool = False, sig
     return discounted_certificate("Achiam et al., Corollary 1", pair, middle - slack, middle + slack, constants, scaled)
 
 
-# Means
+# Parts of the statements
 
 
 def around(statement: str, pair: Comparison, slack: float, constants: dict[str, float]) -> Certificate:
@@ -312,21 +319,21 @@ def shift_certificate(statement: str, pair: Comparison, factor: float, constants
 def discounted_certificate(
     statement: str, pair: Comparison, lower: float, upper: float, constants: dict[str, float], scaled: bool
 ) -> Certificate:
-    """A bound on ρ_γ(π') − ρ_γ(π), or on 1 − γ times it."""
+    """A bound on ρ_γ(π') − ρ_γ(π) or, if `scaled`, on 1 − γ times that."""
     factor = 1 - constants["γ"] if scaled else 1.0
     quantity = "(1−γ)(ρ_γ(π') − ρ_γ(π))" if scaled else "ρ_γ(π') − ρ_γ(π)"
     return Certificate(statement, quantity, factor * lower, factor * pair.difference, factor * upper, constants)
 
 
 def penalty(xi: float, step: float) -> float:
-    """ξ·step, where ξ = 0 wins over an infinite step."""
+    """ξ·step; it is 0 where ξ = 0, even if the step is infinite."""
     return 0.0 if xi == 0 else xi * step
 
 
 def check_delta(pair: Comparison, delta: float | None) -> float:
-    """The size of the trust region, which must hold the step."""
+    """The size δ of the trust region: by default the step's E[KL]; an error if the step is outside."""
     if delta is None:
         return pair.mean_kl
     if pair.mean_kl > delta * (1 + ROUNDING):
-        raise UserError(f"The step has E[KL] = {pair.mean_kl:g}, outside the trust region of δ = {delta:g}.")
+        raise UserError(f"The step has E[KL] = {pair.mean_kl:g}, which is outside the trust region of δ = {delta:g}.")
     return delta

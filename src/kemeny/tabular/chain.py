@@ -1,11 +1,11 @@
 """A finite Markov chain and its exact quantities: d, P*, Z, M and Kemeny's constant.
 
-Conventions, which differ between texts:
+Conventions differ between texts. Here:
 
-* M(s, s) = 1/d(s) is the mean *return* time, so κ = Σ d(s')·M(s, s') = Tr(Z) counts it (§4.1). Many texts, and R's
-  markovchain, leave it out and call Tr(Z) − 1 Kemeny's constant; the paper's bounds use κ − 1.
-* P* is the Cesàro limit, so that it, Z and the bias exist for periodic chains too.
-* Eigenvalues may be complex: the SLEM is the second largest *modulus* (Appendix C).
+* M(s, s) = 1/d(s) is the mean *return* time, so κ = Σ d(s')·M(s, s') = Tr(Z) includes it (§4.1). Many texts, and R's
+  markovchain, leave it out and call Tr(Z) − 1 Kemeny's constant. The paper's bounds use κ − 1.
+* P* is the Cesàro limit, so P*, Z and the bias exist for periodic chains too.
+* Eigenvalues may be complex: the SLEM is the second largest *modulus* of an eigenvalue (Appendix C).
 """
 
 import functools
@@ -20,11 +20,11 @@ from kemeny.tabular.sparse import SparseChain, TraceEstimate
 from kemeny.tabular.structure import Classes, check_stochastic, find_classes, find_period
 
 DENSE_LIMIT = 3000
-"""Above this many states a sparse chain refuses to make a dense matrix (n² floats: 72 MB here)."""
+"""A sparse chain with more states than this refuses to make a dense matrix (n² floats, 72 MB at the limit)."""
 
 
 class Chain:
-    """A Markov chain, from a dense or a sparse transition matrix; quantities are computed when first asked for."""
+    """A Markov chain, from a dense or a sparse transition matrix. Each quantity is computed when it is first read."""
 
     def __init__(self, P: Any):
         """Check that each row of P is a probability distribution, and keep a copy in float64."""
@@ -33,12 +33,12 @@ class Chain:
         else:
             self.P = np.array(P, dtype=float)
         if self.P.ndim != 2 or self.P.shape[0] != self.P.shape[1] or self.P.shape[0] == 0:
-            raise UserError(f"A transition matrix is square and not empty, but this one has shape {self.P.shape}.")
+            raise UserError(f"A transition matrix must be square and not empty, but this one has shape {self.P.shape}.")
         check_stochastic(self.P)
 
     @classmethod
     def trusted(cls, P: Any) -> "Chain":
-        """A chain from a matrix that is known to be stochastic, without a check or a copy."""
+        """Make a chain from a matrix that is known to be stochastic, without checking or copying it."""
         chain = cls.__new__(cls)
         chain.P = P
         return chain
@@ -50,7 +50,7 @@ class Chain:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the matrix is kept sparse."""
+        """Whether the transition matrix is stored as a sparse matrix."""
         return sp.issparse(self.P)
 
     def __repr__(self) -> str:
@@ -60,17 +60,17 @@ class Chain:
 
     @functools.cached_property
     def classes(self) -> Classes:
-        """Recurrent classes and transient states."""
+        """The recurrent classes and the transient states."""
         return find_classes(self.P)
 
     @property
     def is_unichain(self) -> bool:
-        """One recurrent class, perhaps with transient states."""
+        """Whether the chain has one recurrent class; it may have transient states too."""
         return self.classes.is_unichain
 
     @property
     def is_irreducible(self) -> bool:
-        """Every state reaches every other."""
+        """Whether every state can reach every other state."""
         return self.classes.is_irreducible
 
     @functools.cached_property
@@ -80,16 +80,11 @@ class Chain:
 
     @property
     def is_aperiodic(self) -> bool:
-        """No recurrent class has a period above 1."""
+        """Whether every recurrent class has period 1."""
         return max(self.periods) == 1
 
-    @property
-    def is_ergodic(self) -> bool:
-        """Irreducible and aperiodic (Assumption 1)."""
-        return self.is_irreducible and self.is_aperiodic
-
     def recurrent_chain(self) -> "Chain":
-        """The chain on its only recurrent class, the transient states left out."""
+        """The chain on its only recurrent class, without the transient states."""
         self._require_unichain("The recurrent chain")
         states = self.classes.recurrent[0]
         return Chain.trusted(self.P[states][:, states])
@@ -98,14 +93,14 @@ class Chain:
 
     @functools.cached_property
     def stationary(self) -> np.ndarray:
-        """d, with dᵀP = dᵀ: the share of time spent in each state, wherever the chain starts."""
+        """d, with dᵀP = dᵀ: the share of time that the chain spends in each state, for any start."""
         if self.is_sparse:
             return self.sparse.stationary
         return self.elimination.stationary
 
     @functools.cached_property
     def limiting(self) -> np.ndarray:
-        """P*, the Cesàro limit of Pᵗ; row s is the share of time in each state for a start in s."""
+        """P*, the Cesàro limit of Pᵗ; row s holds the share of time in each state after a start in s."""
         if self.is_unichain:
             return np.tile(self.stationary, (self.n, 1))
         P = self.dense()
@@ -128,7 +123,8 @@ class Chain:
     def deviation(self) -> np.ndarray:
         """Z − P*, so that the bias of a reward vector is (Z − P*)·r.
 
-        For a unichain it is (I − 1dᵀ)·G·(I − 1dᵀ), with G the inverse of I − P grounded at a recurrent state.
+        For a unichain it is (I − 1dᵀ)·G·(I − 1dᵀ), where G is the inverse of I − P without the row and column of one
+        recurrent state, the ground state.
         """
         if not self.is_unichain:
             limit = self.limiting
@@ -141,10 +137,10 @@ class Chain:
     def first_passage(self) -> np.ndarray:
         """M(s, s'), the mean number of steps to reach s' from s; M(s, s) = 1/d(s), the mean return time.
 
-        M(s, t) = (G1)(s) − (G1)(t) + (G(t, t) − G(s, t))/d(t): the formula of §4.1 with Z replaced by the grounded
-        inverse, for they differ by terms that cancel.
+        M(s, t) = (G1)(s) − (G1)(t) + (G(t, t) − G(s, t))/d(t). This is the formula of §4.1 with G, the inverse of
+        I − P without the ground state, in place of Z: the terms by which they differ cancel.
         """
-        self._require_irreducible("Mean first passage times")
+        self._require_irreducible("The matrix of mean first passage times")
         visits = self.elimination.inverse()
         steps = visits.sum(axis=1)
         M = steps[:, None] - steps[None, :] + (np.diag(visits) - visits) / self.stationary
@@ -155,23 +151,23 @@ class Chain:
 
     @property
     def kemeny(self) -> float:
-        """κ = Tr(Z) = Σ d(s')·M(s, s'), the same for every s; it counts the return time (M(s, s) = 1/d(s))."""
+        """κ = Tr(Z) = Σ d(s')·M(s, s'), the same for every s; it includes the return time, M(s, s) = 1/d(s)."""
         self._require_irreducible("Kemeny's constant")
         return self.trace
 
     @functools.cached_property
     def trace(self) -> float:
-        """Tr(Z) of a unichain: κ if there are no transient states, and what takes its place in Lemma 3 if there are."""
+        """Tr(Z) of a unichain. It equals κ if no state is transient, and takes the place of κ in Lemma 3 otherwise."""
         if self.is_sparse and self.n > DENSE_LIMIT:
             raise UserError(
-                f"Kemeny's constant of {self.n} sparse states would need a dense matrix; "
-                "use kemeny_estimate(), which returns a value and its standard error."
+                f"Kemeny's constant of a sparse chain with {self.n} states would need a dense matrix; "
+                "use kemeny_estimate(), which returns an estimate and its standard error."
             )
         visits = self.elimination.inverse()
         return float(1 + np.trace(visits) - self.stationary @ visits.sum(axis=1))
 
     def kemeny_estimate(self, probes: int = 60, seed: int = 0) -> TraceEstimate:
-        """κ from random probes, with its standard error; needs no dense matrix."""
+        """Estimate κ from random probes, with its standard error; this needs no dense matrix."""
         self._require_irreducible("Kemeny's constant")
         return self.sparse.kemeny(probes, np.random.default_rng(seed))
 
@@ -182,14 +178,14 @@ class Chain:
 
     @functools.cached_property
     def eigenvalues(self) -> np.ndarray:
-        """All eigenvalues, largest modulus first; complex in general."""
+        """All eigenvalues, the largest modulus first; they may be complex."""
         values = np.linalg.eigvals(self.dense())
         return values[np.argsort(-np.abs(values), kind="stable")]
 
     @functools.cached_property
     def slem(self) -> float:
-        """The second largest modulus of an eigenvalue: 1 if the chain is periodic or has several classes."""
-        self._require_unichain("The second largest eigenvalue modulus")
+        """The second largest modulus of an eigenvalue (SLEM); it is 1 if the chain is periodic."""
+        self._require_unichain("The second largest modulus of an eigenvalue")
         if self.n == 1:
             return 0.0
         if not self.is_aperiodic:
@@ -198,19 +194,19 @@ class Chain:
 
     @property
     def kemeny_bound(self) -> float:
-        """1 + (n − 1)/(1 − SLEM), which κ cannot exceed (Appendix C); infinite for a periodic chain."""
-        self._require_irreducible("The bound on Kemeny's constant")
+        """1 + (n − 1)/(1 − SLEM), an upper bound on κ (Appendix C); it is infinite for a periodic chain."""
+        self._require_irreducible("The upper bound on Kemeny's constant")
         return 1 + (self.n - 1) / (1 - self.slem) if self.slem < 1 else float("inf")
 
     def mixing_time(self, distance: float = 0.25) -> int:
         """The first t at which every row of Pᵗ is within `distance` of d in total variation.
 
-        The distance never grows with t, so the powers P, P², P⁴, … bracket t and bisection finds it.
+        The distance never grows with t, so the powers P, P², P⁴, … enclose this t and bisection finds it.
         """
         self._require_unichain("The mixing time")
         if not self.is_aperiodic:
             raise UserError(
-                f"The chain has period {self.periods[0]}, so it never mixes; a lazy copy, Chain(0.5·I + 0.5·P), does."
+                f"The chain has period {self.periods[0]}, so it never mixes; the lazy chain Chain(0.5·I + 0.5·P) does."
             )
         powers = [self.dense()]
         while self._distance(powers[-1]) > distance:
@@ -231,7 +227,7 @@ class Chain:
 
     def gain_and_bias(self, reward: np.ndarray) -> tuple[float, np.ndarray]:
         """ρ and h with h = r − ρ + P·h and d·h = 0, the average-reward Bellman equation (Appendix A)."""
-        self._require_unichain("A gain that is the same for every start")
+        self._require_unichain("A gain that is the same for every start state")
         reward = np.asarray(reward, dtype=float)
         if self.is_sparse:
             gain, relative = self.sparse.gain_and_bias(reward)
@@ -240,11 +236,11 @@ class Chain:
             relative = self.elimination.solve(reward - gain)
         return gain, relative - self.stationary @ relative
 
-    # Means
+    # Solvers
 
     @functools.cached_property
     def elimination(self) -> Elimination:
-        """The factors of I − P, grounded at the first recurrent state."""
+        """The factors of I − P; the ground state is the first recurrent state."""
         self._require_unichain("The stationary distribution")
         return eliminate(self.dense(), int(self.classes.recurrent[0][0]))
 
@@ -255,13 +251,13 @@ class Chain:
         return SparseChain(sp.csr_array(self.P))
 
     def dense(self) -> np.ndarray:
-        """P as a dense matrix, refused where it would fill the memory."""
+        """P as a dense matrix; raises an error if the matrix would be too large."""
         if not self.is_sparse:
             return self.P
         if self.n > DENSE_LIMIT:
             raise UserError(
-                f"This quantity needs a dense {self.n} × {self.n} matrix (the limit is {DENSE_LIMIT} states); large "
-                "sparse chains have stationary, gain_and_bias and kemeny_estimate."
+                f"This quantity needs a dense {self.n} × {self.n} matrix (the limit is {DENSE_LIMIT} states); for "
+                "large sparse chains use stationary, gain_and_bias and kemeny_estimate."
             )
         return self.P.toarray()
 
@@ -269,7 +265,7 @@ class Chain:
         if not self.classes.is_unichain:
             raise UserError(
                 f"{what} needs one recurrent class, but this chain has {self.classes}; "
-                "use limiting, which has a row for each start, or take one class at a time."
+                "use limiting, which has one row per start state, or make a chain of one class."
             )
 
     def _require_irreducible(self, what: str) -> None:
@@ -277,5 +273,5 @@ class Chain:
         if not self.classes.is_irreducible:
             raise UserError(
                 f"{what} needs an irreducible chain, but this one has {self.classes}; "
-                "use recurrent_chain(), or zeta, which unichain bounds use instead."
+                "use recurrent_chain(), or zeta, which the bounds for unichain models use instead."
             )

@@ -1,8 +1,8 @@
-"""Elimination without subtraction: solves with I − P that stay accurate when a chain hardly holds together.
+"""Elimination without subtraction: solves with I − P that stay accurate when a chain almost falls into two parts.
 
-Grassmann, Taksar and Heyman (1985) eliminate the states of a chain one by one and never subtract: the diagonal of
-I − P is read off as the sum of the other entries of its row. Every number is then a sum or product of positive ones,
-so each comes out with a small *relative* error, however small the probability that links two halves of the chain.
+Grassmann, Taksar and Heyman (1985) eliminate the states of a chain one by one and never subtract: the diagonal entry
+of I − P is computed as the sum of the other entries of its row. Every number is then a sum or a product of positive
+numbers, so each has a small *relative* error, however small the probability that links two parts of the chain.
 """
 
 import dataclasses
@@ -13,11 +13,13 @@ from scipy.linalg import solve_triangular
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Elimination:
-    """I − P without the row and column of `ground`, as upper · lower triangular factors."""
+    """I − P without the row and column of `ground`, as the product upper · lower of two triangular factors."""
 
     ground: int
+    """The state that is left out."""
+
     order: np.ndarray
-    """The other states in the order of the factors."""
+    """The other states, in the order of the factors' rows."""
 
     upper: np.ndarray
     lower: np.ndarray
@@ -25,33 +27,21 @@ class Elimination:
     """The stationary distribution over all states."""
 
     def solve(self, right: np.ndarray) -> np.ndarray:
-        """G·b, with G the inverse of the grounded I − P, and 0 for the ground state."""
-        return self._scatter(right, transposed=False)
-
-    def solve_transposed(self, right: np.ndarray) -> np.ndarray:
-        """Gᵀ·b."""
-        return self._scatter(right, transposed=True)
-
-    def _scatter(self, right: np.ndarray, transposed: bool) -> np.ndarray:
+        """G·b, where G is the inverse of I − P without the ground state; the entry of the ground state is 0."""
         result = np.zeros(np.shape(right))
         if len(self.order):
             inner = np.asarray(right, dtype=float)[self.order]
-            if transposed:
-                inner = solve_triangular(self.lower, inner, lower=True, trans=1)
-                inner = solve_triangular(self.upper, inner, lower=False, trans=1)
-            else:
-                inner = solve_triangular(self.upper, inner, lower=False)
-                inner = solve_triangular(self.lower, inner, lower=True)
-            result[self.order] = inner
+            inner = solve_triangular(self.upper, inner, lower=False)
+            result[self.order] = solve_triangular(self.lower, inner, lower=True)
         return result
 
     def inverse(self) -> np.ndarray:
-        """G as a matrix over all states: G(s, t) is the expected number of visits to t, from s, before the ground."""
+        """G over all states: G(s, t) is the expected number of visits to t, from s, before the ground state."""
         return self.solve(np.eye(len(self.stationary)))
 
 
 def eliminate(P: np.ndarray, ground: int) -> Elimination:
-    """Factor I − P of a chain in which every state reaches `ground`, by GTH elimination.
+    """Factor I − P by GTH elimination; every state of the chain must be able to reach `ground`.
 
     Eliminating state k adds to each remaining pair (i, j) the probability of going i → k → … → k → j.
     """

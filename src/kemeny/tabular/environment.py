@@ -1,4 +1,4 @@
-"""A finite model as a Gymnasium environment that never ends: a task whose right answer is known."""
+"""A finite model as a Gymnasium environment that never ends: a task whose exact solution is known."""
 
 from typing import Any
 
@@ -9,17 +9,15 @@ from kemeny.tabular.mdp import MDP
 
 
 class MDPEnv(gymnasium.Env[np.int64, np.int64]):
-    """Integers in and out; a step pays r(s, a), and `info` holds the state and the cost, if there is one."""
+    """Observations and actions are integers. A step pays r(s, a); `info` holds the state and the cost, if any."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, a class attribute in Gymnasium's interface
 
-    def __init__(self, mdp: MDP, seed: int | None = None):
+    def __init__(self, mdp: MDP):
         self.mdp = mdp
-        self.observation_space = gymnasium.spaces.Discrete(mdp.n_states, seed=seed)
-        self.action_space = gymnasium.spaces.Discrete(mdp.n_actions, seed=seed)
+        self.observation_space = gymnasium.spaces.Discrete(mdp.n_states)
+        self.action_space = gymnasium.spaces.Discrete(mdp.n_actions)
         self.state = np.zeros(1, dtype=np.int64)
-        if seed is not None:
-            self.np_random = np.random.default_rng(seed)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Models from files and from toy-text environments."""
+"""Models in files, and models made from Gymnasium's toy-text environments."""
 
 import pathlib
 from typing import Any
@@ -11,7 +11,10 @@ from kemeny.tabular.mdp import MDP
 
 
 def save(mdp: MDP, path: pathlib.Path | str) -> None:
-    """Write a model: `P` (S × A × S, or the CSR arrays of the (A·S) × S stack), `r`, `costs`, `start`, `name`."""
+    """Write a model to a .npz file: the arrays `P`, `r`, `costs`, `start` and `name`.
+
+    `P` is S × A × S; of a sparse model the CSR arrays of the stacked (A·S) × S matrix are written instead.
+    """
     arrays: dict[str, Any] = {"r": mdp.rewards, "start": mdp.start, "name": np.array(mdp.name)}
     if mdp.is_sparse:
         arrays |= {"P_data": mdp.P.data, "P_indices": mdp.P.indices, "P_indptr": mdp.P.indptr}
@@ -24,24 +27,24 @@ def save(mdp: MDP, path: pathlib.Path | str) -> None:
 
 
 def load(path: pathlib.Path | str) -> MDP:
-    """Read a model that `save`, or plain `numpy.savez(file, P=…, r=…)`, has written; nothing in it is executed."""
+    """Read a model written by `save` or by `numpy.savez(file, P=…, r=…)`; nothing in the file is executed."""
     try:
         with pathlib.Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except FileNotFoundError:
-        raise UserError(f"There is no file {path}.") from None
-    except Exception:  # there is hardly a kind that zipfile, zlib and NumPy do not raise on a damaged file
-        raise UserError(f"{path} is not a .npz file of plain arrays (numpy.savez writes one).") from None
+        raise UserError(f"The file {path} does not exist.") from None
+    except Exception:  # zipfile, zlib and NumPy raise errors of many kinds on a damaged file
+        raise UserError(f"{path} is not a .npz file of plain arrays; write one with numpy.savez.") from None
     if "r" not in arrays or not ("P" in arrays or "P_data" in arrays):
         held = ", ".join(sorted(arrays)) or "nothing"
-        raise UserError(f"{path} needs the arrays P (S × A × S) and r (S × A); it holds {held}.")
+        raise UserError(f"{path} needs the arrays P (S × A × S) and r (S × A), but it contains {held}.")
     settings = {key: arrays[key] for key in ("costs", "start") if key in arrays}
     name = str(arrays["name"]) if "name" in arrays else pathlib.Path(path).stem
     return MDP(arrays["P"] if "P" in arrays else unpack(arrays), arrays["r"], name=name, **settings)
 
 
 def unpack(arrays: dict[str, np.ndarray]) -> list[sp.csr_array]:
-    """The sparse matrix of each action from the arrays of their stack."""
+    """The sparse matrix of each action, from the CSR arrays of the stacked matrix."""
     states, actions = arrays["r"].shape
     parts = (arrays["P_data"], arrays["P_indices"], arrays["P_indptr"])
     try:
@@ -52,16 +55,16 @@ def unpack(arrays: dict[str, np.ndarray]) -> list[sp.csr_array]:
 
 
 def from_gymnasium(env: Any, reset_cost: float = 0.0) -> MDP:
-    """A continuing model from a Gymnasium toy-text environment (FrozenLake, CliffWalking, Taxi, …).
+    """Make a continuing model from a Gymnasium toy-text environment (FrozenLake, CliffWalking, Taxi, …).
 
-    Where an episode would end, the model moves to a start state and pays `reset_cost`: the paper's reset scheme
-    (§5.2), which turns an episodic task into a unichain one.
+    Where an episode would end, the model moves to a start state and `reset_cost` is subtracted from the reward. This
+    is the paper's reset scheme (§5.2), which turns an episodic task into a unichain model.
     """
     table = getattr(env.unwrapped, "P", None)
     start = getattr(env.unwrapped, "initial_state_distrib", None)
     if not isinstance(table, dict) or start is None:
         raise UserError(
-            f"{env} has no transition table (attributes P and initial_state_distrib), as toy-text environments have."
+            f"{env} has no transition table; it needs the attributes P and initial_state_distrib, like FrozenLake."
         )
     states, actions = len(table), len(table[0])
     P, r = np.zeros((states, actions, states)), np.zeros((states, actions))

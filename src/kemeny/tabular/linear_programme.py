@@ -1,7 +1,7 @@
 """The linear programme of an average-reward model, with and without a limit on the average cost.
 
-Its variables x(s, a) are the shares of time spent in state s taking action a. With a limit it gives the exact
-optimum of a constrained model (Kallenberg 1983; Altman 1999), which no dynamic programme does: the oracle for ACPO.
+Its variable x(s, a) is the share of time spent in state s taking action a. With a limit it gives the exact optimum of
+a constrained model (Kallenberg 1983; Altman 1999), which dynamic programming cannot: tests compare ACPO with it.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from kemeny.errors import RunError, UserError
 from kemeny.tabular.mdp import MDP
 
 VISITED = 1e-10
-"""A state with less than this share of the time is not visited: HiGHS's own feasibility tolerance is 1e-7, and the
-vertices it returns are exact to rounding."""
+"""A state with a smaller share of the time than this counts as not visited. (HiGHS may violate a constraint by 1e-7,
+but the vertices that it returns are exact up to rounding.)"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,26 +23,23 @@ class ProgrammeSolution:
     """The optimum of the linear programme."""
 
     gain: float
-    """The best reward per step that keeps the limit."""
+    """The best reward per step of a policy that keeps the limit."""
 
     cost: float | None
-    """The average cost of the policy, where the model has costs."""
+    """The average cost of the policy; None if the model has no costs."""
 
     policy: np.ndarray
-    """Probabilities, S × A; a limit makes it random in at most one state of a vertex solution."""
-
-    occupancy: np.ndarray
-    """x(s, a), the share of time."""
+    """Probabilities, S × A; with a limit, the policy of a vertex is random in at most one state."""
 
     price: float
-    """What a unit of the limit is worth: ∂gain/∂limit; 0 without a limit or where it does not bind."""
+    """∂gain/∂limit, how much gain one more unit of the limit allows; 0 without a limit or if it does not bind."""
 
 
 def linear_programme(mdp: MDP, limit: float | None = None) -> ProgrammeSolution:
     """Maximise Σ x·r subject to flow in = flow out, Σ x = 1 and, with a limit, Σ x·c ≤ limit.
 
-    For models where one recurrent class can be reached from everywhere (ergodic, unichain, communicating): the policy
-    found is checked, and a model that is not so is refused with a sentence.
+    For models in which every state can reach one common recurrent class (ergodic, unichain or communicating models).
+    The policy found is checked, and for any other model an error says so.
     """
     if limit is not None and not np.isfinite(limit):
         raise UserError(f"The limit on the cost must be a finite number, not {limit}.")
@@ -63,13 +60,12 @@ def linear_programme(mdp: MDP, limit: float | None = None) -> ProgrammeSolution:
         gain=gain,
         cost=None if mdp.costs is None else float((x * mdp.costs).sum()),
         policy=policy,
-        occupancy=x,
         price=0.0 if bound is None else -float(result.ineqlin.marginals[0]),
     )
 
 
 def optimise(mdp: MDP, objective: np.ndarray, bound: tuple[np.ndarray, float] | None) -> OptimizeResult:
-    """The programme itself, by HiGHS; variables are ordered as the rows of the stacked transitions."""
+    """Solve the programme by HiGHS; the variables have the order of the rows of the stacked transitions."""
     n, actions = mdp.n_states, mdp.n_actions
     out = sp.csr_array(sp.hstack([sp.eye_array(n)] * actions))
     flow = sp.csr_array(out - sp.csr_array(mdp.P).T)
@@ -80,7 +76,7 @@ def optimise(mdp: MDP, objective: np.ndarray, bound: tuple[np.ndarray, float] | 
 
 
 def policy_of(mdp: MDP, x: np.ndarray) -> np.ndarray:
-    """π(a|s) = x(s, a)/x(s) where s is visited; elsewhere an action that leads toward the visited states."""
+    """π(a|s) = x(s, a)/x(s) in visited states; in other states, an action that leads toward the visited ones."""
     share = x.sum(axis=1)
     visited = share > VISITED
     policy = np.zeros(x.shape)
@@ -94,7 +90,7 @@ def policy_of(mdp: MDP, x: np.ndarray) -> np.ndarray:
             state = int(np.argmin(reached))
             raise UserError(
                 f"State {state} cannot reach the states that the best policy visits, so the best gain depends on the "
-                "start; use multichain_policy_iteration."
+                "start state; use multichain_policy_iteration."
             )
         policy[new, chance[new].argmax(axis=1)] = 1.0
         reached |= new
@@ -102,14 +98,16 @@ def policy_of(mdp: MDP, x: np.ndarray) -> np.ndarray:
 
 
 def attained(mdp: MDP, policy: np.ndarray, gain: float) -> float:
-    """What the policy earns: the programme's optimum without the solver's tolerance, or an error."""
+    """The gain of the policy, free of the solver's tolerance; an error if it is not the programme's optimum."""
     classes = mdp.chain(policy).classes
     if not classes.is_unichain:
         raise UserError(
-            f"The optimum of the linear programme spreads over {classes}, so no stationary policy attains it "
-            "from every start; use multichain_policy_iteration, or solve for each class."
+            f"The optimum of the linear programme is spread over {classes}, so no stationary policy attains it "
+            "from every start state; use multichain_policy_iteration, or solve for each class."
         )
     earned = mdp.evaluate(policy).rho
     if abs(earned - gain) > 1e-6 * max(1.0, abs(gain)):
-        raise RunError(f"The linear programme claims a gain of {gain:.9g}, but its policy earns {earned:.9g}.")
+        raise RunError(
+            f"The linear programme reports a gain of {gain:.9g}, but the gain of its policy is {earned:.9g}."
+        )
     return earned

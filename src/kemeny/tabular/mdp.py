@@ -1,4 +1,4 @@
-"""A finite Markov decision process: policies become chains, and chains become values.
+"""A finite Markov decision process (MDP), the chain of a policy, and the values of a policy.
 
 Both criteria evaluate a policy by the affine equation of `kemeny.criterion`, v = r − offset + discount · P v.
 """
@@ -17,18 +17,21 @@ from kemeny.tabular.chain import Chain
 from kemeny.tabular.sparse import DIRECT_FIRST, krylov
 from kemeny.tabular.structure import check_stochastic
 
-Signal = Literal["reward", "cost"]
+SignalName = Literal["reward", "cost"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What a policy is worth under a criterion (§2). Arrays are over states, or states × actions."""
+class PolicyValues:
+    """ρ, V, Q, A and the visitation of one policy under one criterion (§2), exact.
+
+    Arrays have one entry per state, or are states × actions.
+    """
 
     rho: float
     """ρ(π), the signal per step; for the discounted criterion ρ_γ(π) = E[Σ γᵗ rₜ] from the start distribution."""
 
     value: np.ndarray
-    """V̄, with d·V̄ = 0, or V_γ."""
+    """V̄ with d·V̄ = 0, or V_γ."""
 
     action_value: np.ndarray
     """Q̄ or Q_γ."""
@@ -37,20 +40,20 @@ class Evaluation:
     """Q − V."""
 
     visitation: np.ndarray
-    """The stationary distribution d_π, or the discounted visitation d_{π,γ}; it sums to 1."""
+    """The stationary distribution d_π, or the discounted visitation d_{π,γ}; each sums to 1."""
 
     policy: np.ndarray
-    """The policy as probabilities, states × actions."""
+    """The probabilities of the policy, states × actions."""
 
     chain: Chain
-    """The policy's chain."""
+    """The chain of the states under the policy."""
 
     criterion: Criterion
     bellman: Bellman
 
     @property
     def bias(self) -> np.ndarray:
-        """V̄(s), the total of what a start in s earns above ρ per step."""
+        """V̄(s): how much more reward a start in s earns, in total, than ρ per step."""
         self._require_average("bias", "value")
         return self.value
 
@@ -72,12 +75,12 @@ class Evaluation:
 
     def _require_average(self, name: str, instead: str) -> None:
         if not isinstance(self.criterion, Average):
-            raise UserError(f"A discounted evaluation has no {name}; read {instead}.")
+            raise UserError(f"Values under the discounted criterion have no {name}; use {instead}.")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trajectories:
-    """Sampled transitions; every array is time × trajectory."""
+    """Sampled transitions; every array is time × trajectories."""
 
     states: np.ndarray
     actions: np.ndarray
@@ -87,37 +90,29 @@ class Trajectories:
 
 
 class MDP:
-    """Transitions, rewards and perhaps costs of a finite decision process.
+    """A finite model: its transitions, its rewards and, if it has them, its costs.
 
-    Every action is allowed in every state: where one is not, give it the effect of one that is.
+    Every action is allowed in every state. If your model forbids an action in a state, copy an allowed action.
     """
 
     def __init__(self, P: Any, r: Any, costs: Any = None, start: Any = None, name: str = "model"):
-        """Check and keep a model.
+        """Check and store a model.
 
-        `P`: an array S × A × S, or a list of A sparse S × S matrices (kept sparse). `r` and `costs`: S × A, or S (the
-        same for every action), or S × A × S with dense transitions (then expected over the next state). `start`: the
-        distribution of the first state, uniform by default; only discounted values depend on it.
+        `P`: an array S × A × S, or a list of A sparse S × S matrices (they stay sparse). `r` and `costs`: S × A, or S
+        (the same for every action), or, if P is dense, S × A × S (then the mean over the next state is used). `start`:
+        the distribution of the first state, uniform by default; of the values, only the discounted depend on it.
         """
         self.name = name
         self.P = stack_transitions(P)
-        self.n_states, self.n_actions = self._shape(P)
+        self.n_states = self.P.shape[1]
+        self.n_actions = self.P.shape[0] // self.n_states
         check_stochastic(self.P, label=self._name_row)
         self.rewards = self._signal(r, "rewards", P)
         self.costs = None if costs is None else self._signal(costs, "costs", P)
         self.start = np.full(self.n_states, 1 / self.n_states) if start is None else np.array(start, dtype=float)
         if self.start.shape != (self.n_states,):
-            raise UserError(f"The start distribution has shape {self.start.shape}; it needs {(self.n_states,)}.")
+            raise UserError(f"The start distribution has shape {self.start.shape}, but it needs {(self.n_states,)}.")
         check_stochastic(self.start[None, :], "start distribution")
-
-    @classmethod
-    def from_chain(cls, P: Any, r: Any, **settings: Any) -> "MDP":
-        """A model with one action: a chain with rewards."""
-        return cls([P] if sp.issparse(P) else np.asarray(P, dtype=float)[:, None, :], r, **settings)
-
-    def _shape(self, P: Any) -> tuple[int, int]:
-        states = self.P.shape[1]
-        return states, self.P.shape[0] // states
 
     def _name_row(self, row: int) -> str:
         return f"(state {row % self.n_states}, action {row // self.n_states})"
@@ -142,12 +137,12 @@ class MDP:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether transitions are kept sparse."""
+        """Whether the transitions are stored as a sparse matrix."""
         return sp.issparse(self.P)
 
     @functools.cached_property
     def by_action(self) -> tuple[Any, ...]:
-        """The S × S transition matrix of each action: views of one (A·S) × S matrix, not copies."""
+        """The S × S transition matrix of each action; these are views of the stacked (A·S) × S matrix, not copies."""
         n = self.n_states
         if not self.is_sparse:
             return tuple(self.P[a * n : (a + 1) * n] for a in range(self.n_actions))
@@ -160,39 +155,39 @@ class MDP:
 
     @functools.cached_property
     def rewards_by_action(self) -> np.ndarray:
-        """Rewards as A × S, contiguous: the layout of a sweep."""
+        """The rewards as a contiguous A × S array, the layout that the solvers read."""
         return np.ascontiguousarray(self.rewards.T)
 
     @property
     def transitions(self) -> np.ndarray:
-        """P as a dense S × A × S array."""
+        """The transitions as a dense S × A × S array."""
         matrix = self.P.toarray() if self.is_sparse else self.P
         return matrix.reshape(self.n_actions, self.n_states, self.n_states).transpose(1, 0, 2)
 
     def expect(self, v: np.ndarray) -> np.ndarray:
-        """Σ_{s'} P(s'|s, a)·v(s'), states × actions."""
+        """Σ_{s'} P(s'|s, a)·v(s'), an array states × actions."""
         return (self.P @ v).reshape(self.n_actions, self.n_states).T
 
-    def signal(self, signal: Signal) -> np.ndarray:
+    def signal(self, signal: SignalName) -> np.ndarray:
         """The rewards or the costs."""
         if signal == "reward":
             return self.rewards
         if self.costs is None:
-            raise UserError(f"The model {self.name} has no costs; give them as MDP(P, r, costs=…).")
+            raise UserError(f"The model {self.name} has no costs; set them with MDP(P, r, costs=…).")
         return self.costs
 
     # Policies
 
     def policy(self, policy: Any) -> np.ndarray:
-        """A policy as probabilities, S × A; one action per state (S integers) is a deterministic policy."""
+        """A policy as probabilities, S × A. A deterministic policy may be given as S integers, one action per state."""
         given = np.asarray(policy)
         if given.shape == (self.n_states,):
             self._check_actions(given)
             return np.eye(self.n_actions)[given]
         if given.shape != (self.n_states, self.n_actions):
             raise UserError(
-                f"The policy has shape {given.shape}; it needs {(self.n_states,)} actions or "
-                f"{(self.n_states, self.n_actions)} probabilities."
+                f"The policy has shape {given.shape}, but it needs {(self.n_states,)} (one action per state) or "
+                f"{(self.n_states, self.n_actions)} (probabilities)."
             )
         given = given.astype(float)
         check_stochastic(given, "policy")
@@ -200,11 +195,11 @@ class MDP:
 
     @property
     def uniform_policy(self) -> np.ndarray:
-        """Every action with the same probability."""
+        """The policy that takes every action with the same probability."""
         return np.full((self.n_states, self.n_actions), 1 / self.n_actions)
 
     def chain(self, policy: Any) -> Chain:
-        """The Markov chain of states under a policy."""
+        """The Markov chain of the states under a policy."""
         given = np.asarray(policy)
         if given.ndim == 1:
             self._check_actions(given)
@@ -222,18 +217,18 @@ class MDP:
         if given.shape != (self.n_states,):
             raise UserError(f"The policy has {len(given)} actions, but the model has {self.n_states} states.")
         if not np.issubdtype(given.dtype, np.integer):
-            raise UserError("A policy of one number per state must hold integers, the actions.")
+            raise UserError("A policy with one number per state must hold integers: the action in each state.")
         if given.min() < 0 or given.max() >= self.n_actions:
             state = int(np.argmax((given < 0) | (given >= self.n_actions)))
             last = self.n_actions - 1
-            raise UserError(f"The policy takes action {given[state]} in state {state}; actions are 0 to {last}.")
+            raise UserError(f"The policy takes action {given[state]} in state {state}, but actions are 0 to {last}.")
 
     # Values
 
-    def evaluate(self, policy: Any, criterion: Criterion | None = None, signal: Signal = "reward") -> Evaluation:
-        """ρ, V, Q, A and the visitation of a policy, average by default (§2, Appendix A).
+    def evaluate(self, policy: Any, criterion: Criterion | None = None, signal: SignalName = "reward") -> PolicyValues:
+        """ρ, V, Q, A and the visitation of a policy; the criterion is `Average` by default (§2, Appendix A).
 
-        Needs a policy whose chain has one recurrent class; `gain_and_bias` serves the others.
+        Under `Average` the chain of the policy must have one recurrent class; otherwise use `gain_and_bias`.
         """
         criterion = Average() if criterion is None else criterion
         weights, chain, payoff = self.policy(policy), self.chain(policy), self.signal(signal)
@@ -247,7 +242,7 @@ class MDP:
             rho = float(self.start @ value)
         bellman = criterion.bellman(rho)
         action_value = payoff - bellman.offset + bellman.discount * self.expect(value)
-        return Evaluation(
+        return PolicyValues(
             rho=rho,
             value=value,
             action_value=action_value,
@@ -259,8 +254,8 @@ class MDP:
             bellman=bellman,
         )
 
-    def gain_and_bias(self, policy: Any, signal: Signal = "reward") -> tuple[np.ndarray, np.ndarray]:
-        """Gain P*·r and bias (Z − P*)·r for each start state; works with several recurrent classes."""
+    def gain_and_bias(self, policy: Any, signal: SignalName = "reward") -> tuple[np.ndarray, np.ndarray]:
+        """The gain P*·r and the bias (Z − P*)·r from each start state, also with several recurrent classes."""
         weights, chain = self.policy(policy), self.chain(policy)
         earned = np.einsum("sa,sa->s", weights, self.signal(signal))
         if chain.is_unichain:
@@ -272,13 +267,13 @@ class MDP:
 
     @functools.cached_property
     def _sampler(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cumulative probabilities of all rows end to end, so that one binary search draws a next state."""
+        """The cumulative probabilities of all rows, one row after another: one binary search draws a next state."""
         matrix = self.P if self.is_sparse else sp.csr_array(self.P)
         ends = np.cumsum(matrix.data)
         return matrix.indptr, matrix.indices, ends
 
     def draw_next(self, states: np.ndarray, actions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One next state for each pair of state and action."""
+        """Draw one next state per pair of state and action."""
         pointers, successors, ends = self._sampler
         row = actions * self.n_states + states
         first, last = pointers[row], pointers[row + 1] - 1
@@ -287,15 +282,15 @@ class MDP:
         return successors[np.clip(np.searchsorted(ends, target, side="right"), first, last)]
 
     def sample(self, policy: Any, steps: int, rng: np.random.Generator, trajectories: int = 1) -> Trajectories:
-        """Follow a policy from the start distribution for a number of steps, several trajectories at once."""
-        ladder = np.cumsum(self.policy(policy), axis=1)
+        """Follow a policy for some steps; the first state of each trajectory is drawn from the start distribution."""
+        cumulative = np.cumsum(self.policy(policy), axis=1)
         state = rng.choice(self.n_states, size=trajectories, p=self.start)
         states = np.empty((steps + 1, trajectories), dtype=np.int64)
         actions = np.empty((steps, trajectories), dtype=np.int64)
         for t in range(steps):
             states[t] = state
-            height = rng.random((trajectories, 1)) * ladder[state, -1:]
-            actions[t] = (ladder[state] <= height).sum(axis=1)
+            drawn = rng.random((trajectories, 1)) * cumulative[state, -1:]
+            actions[t] = (cumulative[state] <= drawn).sum(axis=1)
             state = self.draw_next(state, actions[t], rng)
         states[steps] = state
         costs = None if self.costs is None else self.costs[states[:-1], actions]
@@ -318,37 +313,37 @@ class MDP:
 
     @classmethod
     def from_gymnasium(cls, env: Any, reset_cost: float = 0.0) -> "MDP":
-        """A continuing model from a toy-text environment (one with a transition table `P`)."""
+        """Make a continuing model from a toy-text environment, which has a transition table `P`."""
         from kemeny.tabular import formats
 
         return formats.from_gymnasium(env, reset_cost)
 
-    def as_gymnasium(self, seed: int | None = None) -> Any:
+    def as_gymnasium(self) -> Any:
         """The model as a Gymnasium environment that never ends."""
         from kemeny.tabular.environment import MDPEnv
 
-        return MDPEnv(self, seed)
+        return MDPEnv(self)
 
 
 def stack_transitions(P: Any) -> Any:
-    """Transitions as one (A·S) × S matrix, action by action: then one product backs up every state and action."""
+    """The transitions as one (A·S) × S matrix, action after action: one product covers all states and actions."""
     if isinstance(P, list | tuple) and P and all(sp.issparse(matrix) for matrix in P):
         for a, matrix in enumerate(P):
             if matrix.ndim != 2 or matrix.shape != (P[0].shape[0], P[0].shape[0]):
-                raise UserError(f"The transition matrix of action {a} has shape {matrix.shape}; all must be S × S.")
+                raise UserError(f"The transition matrix of action {a} has shape {matrix.shape}, but all must be S × S.")
         stacked = sp.csr_array(sp.vstack(P, format="csr"), dtype=float)
         stacked.sum_duplicates()
         return stacked
     if sp.issparse(P):
-        raise UserError("Sparse transitions are a list with one S × S matrix for each action.")
+        raise UserError("Sparse transitions must be a list with one S × S matrix per action.")
     dense = np.array(P, dtype=float)
     if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
-        raise UserError(f"Transitions are an array S × A × S, but this one has shape {dense.shape}.")
+        raise UserError(f"Transitions must be an array S × A × S, but this one has shape {dense.shape}.")
     return np.ascontiguousarray(dense.transpose(1, 0, 2)).reshape(-1, dense.shape[0])
 
 
 def solve_discounted(chain: Chain, right: np.ndarray, gamma: float, transposed: bool = False) -> np.ndarray:
-    """(I − γP)⁻¹·b, or with Pᵀ: the discounted value of a reward, or the visits from a start distribution."""
+    """(I − γP)⁻¹·b, the discounted value of a reward b; with Pᵀ, the discounted visits from a start distribution b."""
     P = chain.P.T if transposed else chain.P
     if not chain.is_sparse:
         return np.linalg.solve(np.eye(chain.n) - gamma * P, right)

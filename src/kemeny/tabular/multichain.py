@@ -1,4 +1,4 @@
-"""Policy iteration where the gain depends on the start: several recurrent classes, dense models."""
+"""Policy iteration for models whose gain depends on the start state: several recurrent classes, dense matrices."""
 
 import dataclasses
 from typing import Any
@@ -10,35 +10,27 @@ from kemeny.tabular.chain import DENSE_LIMIT
 from kemeny.tabular.mdp import MDP
 
 TIE = 1e-10
-"""Differences below this share of the largest value are rounding; acting on them would cycle."""
+"""Differences below this share of the largest value are rounding errors; acting on them could cycle for ever."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultichainSolution:
-    """An optimal policy, with gain and bias for each start."""
+    """An optimal policy, with its gain and bias for each start state."""
 
     gain: np.ndarray
-    """The best reward per step from each start."""
+    """The best reward per step from each start state."""
 
     bias: np.ndarray
-    """h of the policy found; with `gain` it solves both optimality equations."""
+    """h of the policy. With g the gain: g = max_a P·g, and g + h = max_a [r + P·h] over the actions with P·g = g."""
 
     policy: np.ndarray
-    iterations: int
+    """The action in each state."""
 
-    def residuals(self, mdp: MDP) -> tuple[float, float]:
-        """Errors in g = max_a P·g and in g + h = max_a [r + P·h], the latter over actions that keep the gain."""
-        reach = mdp.expect(self.gain)
-        keeps = reach >= reach.max(axis=1, keepdims=True) - TIE * scale_of(self.gain)
-        value = np.where(keeps, mdp.rewards + mdp.expect(self.bias), -np.inf)
-        return (
-            float(np.abs(reach.max(axis=1) - self.gain).max()),
-            float(np.abs(value.max(axis=1) - self.gain - self.bias).max()),
-        )
+    iterations: int
 
 
 def multichain_policy_iteration(mdp: MDP, initial: Any = None, max_iterations: int = 1000) -> MultichainSolution:
-    """Howard's policy iteration in full: improve the gain where possible, otherwise the bias (Puterman §9.2)."""
+    """Howard's policy iteration in its general form: improve the gain if possible, else the bias (Puterman §9.2)."""
     if mdp.n_states > DENSE_LIMIT:
         raise UserError(
             f"multichain_policy_iteration needs dense {mdp.n_states} × {mdp.n_states} matrices (the limit is "
@@ -55,16 +47,16 @@ def multichain_policy_iteration(mdp: MDP, initial: Any = None, max_iterations: i
             if np.array_equal(improved, policy):
                 return MultichainSolution(gain, bias, policy, iteration)
         policy = improved
-    raise UserError(f"Policy iteration has not settled after {max_iterations} iterations; raise max_iterations.")
+    raise UserError(f"Policy iteration did not converge in {max_iterations} iterations; raise max_iterations.")
 
 
 def improve(policy: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """The best action in each state, the present one where nothing clearly beats it."""
+    """The best action in each state; the present action stays unless another is better by more than a tie."""
     present = value[np.arange(len(policy)), policy]
     margin = TIE * scale_of(value[np.isfinite(value)])
     return np.where(value.max(axis=1) > present + margin, value.argmax(axis=1), policy)
 
 
 def scale_of(values: np.ndarray) -> float:
-    """The largest absolute value, never 0."""
+    """The largest absolute value, or a tiny positive number if all values are 0."""
     return max(float(np.abs(values).max()), 1e-300)

@@ -1,4 +1,4 @@
-"""What a solver hands back: a policy, its gain, and how far from the best it can be."""
+"""What a solver returns: a policy, its gain, and bounds on the best gain."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """An optimal policy of an average-reward model, with a bound on its error that holds for any model."""
+    """An optimal policy of an average-reward model, with bounds on the best gain that hold for any model."""
 
     method: str
     gain: float
@@ -21,7 +21,7 @@ class Solution:
 
     iterations: int
     gain_bounds: tuple[float, float]
-    """The least and the largest max_a [r + P·h] − h over the states: every start's best gain lies between them."""
+    """The smallest and the largest entry of max_a [r + P·h] − h: the best gain from any start lies between them."""
 
     def __str__(self) -> str:
         low, high = self.gain_bounds

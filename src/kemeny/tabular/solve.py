@@ -1,12 +1,12 @@
 """Optimal policies for the average reward: policy iteration and value iteration, dense and sparse.
 
-The other solvers live beside this module and are offered here too: `multichain_policy_iteration` for models with
-several recurrent classes, `linear_programme` with and without a limit on the cost, and Algorithm 1 of the paper as
-`certified_policy_iteration`.
+The other solvers have modules of their own and can be imported from here too: `multichain_policy_iteration` for models
+with several recurrent classes, `linear_programme` with and without a limit on the cost, and
+`certified_policy_iteration`, which is Algorithm 1 of the paper.
 
-Every solver ends with a vector h, and for *any* h the best gain of every start lies between the smallest and the
-largest entry of max_a [r + P·h] − h (Puterman 1994, Theorem 8.5.5): the stopping rule of all of them, and their
-certificate.
+Every solver in this module ends with a vector h. For *any* h, the best gain from every start state lies between the
+smallest and the largest entry of max_a [r + P·h] − h (Puterman 1994, Theorem 8.5.5). These two numbers are returned as
+`gain_bounds`, and the solvers stop when they are close enough.
 """
 
 from typing import Any
@@ -32,17 +32,18 @@ __all__ = [
 ]
 
 TIE = 1e-12
-"""An action must beat the present one by this share of the largest value: less is rounding, and would cycle."""
+"""An action must be better than the present one by this share of the largest value. A smaller difference is a rounding
+error; acting on it could cycle for ever."""
 
 LOOSE = 1e-2
-"""Residual of an early evaluation, relative to the reward, where the policy is far from optimal anyway."""
+"""The residual, relative to the rewards, to which the first policies are evaluated: they are far from optimal."""
 
 FORCING = 0.1
-"""Residual of the next evaluation, relative to how far the optimality equation is from holding now."""
+"""The residual to which the next policy is evaluated, relative to the present error in the optimality equation."""
 
 
 def backup(mdp: MDP, h: np.ndarray) -> np.ndarray:
-    """max_a [r + P·h], action by action, so that nothing of the size S × A is made."""
+    """max_a [r + P·h], computed action by action so that no S × A array is made."""
     best = mdp.by_action[0] @ h
     best += mdp.rewards_by_action[0]
     for matrix, reward in zip(mdp.by_action[1:], mdp.rewards_by_action[1:], strict=True):
@@ -53,7 +54,7 @@ def backup(mdp: MDP, h: np.ndarray) -> np.ndarray:
 
 
 def greedy(mdp: MDP, h: np.ndarray, current: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The maximising actions and their values; the current action is kept where nothing beats it by more than a tie."""
+    """The maximising actions and their values; a current action stays unless another is better by more than a tie."""
     policy = np.zeros(mdp.n_states, dtype=np.int64)
     best = mdp.by_action[0] @ h + mdp.rewards_by_action[0]
     kept = best.copy()
@@ -73,9 +74,9 @@ def greedy(mdp: MDP, h: np.ndarray, current: np.ndarray | None = None) -> tuple[
 def policy_iteration(mdp: MDP, initial: Any = None, tolerance: float = 1e-9, max_iterations: int = 1000) -> Solution:
     """Howard's policy iteration for models whose policies have one recurrent class (Puterman 1994, §8.6).
 
-    Large sparse models are evaluated by a Krylov method, started at the last bias and only as exactly as the
-    policy deserves. It stops when the policy no longer changes and the gain is known to `tolerance` (relative to
-    the rewards), or as well as rounding lets it be known.
+    Policies of large sparse models are evaluated by a Krylov method, which starts from the previous bias and is more
+    precise the closer the policy is to the optimum. The iteration stops when the policy no longer changes and the gain
+    is known to within `tolerance` (relative to the rewards), or as precisely as rounding allows.
     """
     policy = np.argmax(mdp.rewards, axis=1) if initial is None else np.asarray(initial)
     evaluator = Evaluator(mdp)
@@ -88,16 +89,16 @@ def policy_iteration(mdp: MDP, initial: Any = None, tolerance: float = 1e-9, max
         if np.array_equal(improved, policy):
             if high - low <= goal or evaluator.is_exact:
                 return Solution("policy iteration", gain, h, policy, iteration, (low, high))
-            # With the greedy policy unchanged the span is twice the residual, so this evaluation is the last.
+            # The policy did not change, so high − low is at most twice the residual: the next evaluation is the last.
             evaluator.tighten(FORCING * goal)
         else:
             evaluator.tighten(FORCING * (high - low))
         policy = improved
-    raise UserError(f"Policy iteration has not settled after {max_iterations} iterations; raise max_iterations.")
+    raise UserError(f"Policy iteration did not converge in {max_iterations} iterations; raise max_iterations.")
 
 
 class Evaluator:
-    """Gain and bias of one policy after another, each started from the one before."""
+    """Computes gain and bias of one policy after another; each solve starts from the bias of the policy before."""
 
     def __init__(self, mdp: MDP):
         self.mdp = mdp
@@ -107,14 +108,14 @@ class Evaluator:
         self.is_exact = not mdp.is_sparse
 
     def __call__(self, policy: np.ndarray) -> tuple[float, np.ndarray]:
-        """ρ and h of a deterministic policy; a policy with several recurrent classes is an error that names them."""
+        """ρ and h of a deterministic policy; an error names the classes if it has several recurrent classes."""
         chain = self.mdp.chain(policy)
         reward = self.mdp.rewards[np.arange(self.mdp.n_states), policy]
         if not chain.is_sparse:
             if not chain.is_unichain:
                 raise UserError(
-                    f"A policy on the way has {chain.classes}, so its gain depends on the start; use "
-                    "multichain_policy_iteration."
+                    f"Policy iteration met a policy with {chain.classes}, so its gain depends on the start state; "
+                    "use multichain_policy_iteration."
                 )
             # (I − P + 1uᵀ)x = r is the Bellman equation with the gauge u·x = ρ, for any u that sums to 1.
             found = np.linalg.solve(np.eye(chain.n) - chain.P + 1 / chain.n, reward)
@@ -126,7 +127,7 @@ class Evaluator:
         return gain, self.bias
 
     def tighten(self, residual: float) -> None:
-        """Ask for a residual no larger than this from now on."""
+        """From now on, evaluate policies to a residual of at most this."""
         scale = max(float(np.abs(self.mdp.rewards).max()), 1e-300)
         self.tolerance = max(KRYLOV_TOLERANCE, min(self.tolerance, residual / scale))
 
@@ -136,8 +137,8 @@ def relative_value_iteration(
 ) -> Solution:
     """h ← h + step·(max_a [r + P·h] − h), until the gain is known to within `tolerance` (White 1963; Puterman §8.5).
 
-    `step` below 1 is the aperiodicity transform of Schweitzer (1971): each transition becomes a lazy one, which
-    leaves policies, gains and biases as they are and makes periodic models converge.
+    A `step` below 1 is the aperiodicity transform of Schweitzer (1971): the chain stays where it is with probability
+    1 − step. The optimal policies, gains and biases are the same, and the iteration converges on periodic models too.
     """
     check_step(step)
     h = np.zeros(mdp.n_states) if initial is None else np.array(initial, dtype=float)
@@ -158,10 +159,10 @@ def relative_value_iteration(
 def modified_policy_iteration(
     mdp: MDP, tolerance: float = 1e-8, sweeps: int = 50, step: float = 0.95, max_iterations: int = 100_000
 ) -> Solution:
-    """Improve over all actions, then sweep over the policy's own transitions alone (Puterman & Shin 1978).
+    """Improve the policy over all actions, then update h several times for this policy (Puterman & Shin 1978).
 
-    A sweep costs 1/A of a backup; sweeps go on until they have taken most of what this policy has to give, or
-    `sweeps`.
+    Such an update, a sweep, reads the transitions of one action per state, so it costs 1/A of an improvement. Sweeps
+    stop when they change h little, after `sweeps` at most.
     """
     check_step(step)
     h = np.zeros(mdp.n_states)
@@ -188,15 +189,15 @@ def modified_policy_iteration(
 
 
 def check_step(step: float) -> None:
-    """The aperiodicity transform needs 0 < step ≤ 1."""
+    """Raise an error unless 0 < step ≤ 1, which the aperiodicity transform needs."""
     if not 0 < step <= 1:
         raise UserError(f"The step must be above 0 and at most 1, not {step:g}.")
 
 
 def not_converged(method: str, iterations: int, low: float, high: float) -> str:
-    """The sentence for a gain that is still uncertain, and the two usual reasons."""
+    """The message for a gain that is not known to the tolerance yet, with the usual reasons."""
     return (
-        f"{method} knows the gain only to be in [{low:.6g}, {high:.6g}] after {iterations} iterations: use "
-        "policy_iteration if the model mixes slowly, multichain_policy_iteration if its gain depends on the start, or "
-        "a step below 1 if it is periodic."
+        f"{method} did not reach the tolerance: after {iterations} iterations the gain is known to be in [{low:.6g}, "
+        f"{high:.6g}]. Use policy_iteration if the model mixes slowly, multichain_policy_iteration if its gain depends "
+        "on the start state, or a step below 1 if it is periodic."
     )

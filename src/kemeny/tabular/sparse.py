@@ -1,8 +1,8 @@
 """Large sparse chains: stationary distribution, gain, bias and Kemeny's constant without a dense matrix.
 
-Two ways to solve with I − P. A chain that mixes fast (a random graph) is easy for a Krylov method and hopeless for a
-factorisation, whose fill would be dense; a chain with a thin graph (a queue) mixes slowly but factors with little
-fill. The Krylov method is tried first, and the factorisation where it stalls.
+There are two ways to solve with I − P. A chain that mixes fast (a random graph) is easy for a Krylov method and too
+large for a factorisation, whose factors would be dense. A chain whose graph is long and narrow (a queue) mixes slowly,
+but its factors are almost as sparse as the chain. The Krylov method is tried first, and the factorisation if it stalls.
 """
 
 import dataclasses
@@ -19,27 +19,28 @@ from kemeny.errors import UserError
 from kemeny.tabular.structure import find_classes
 
 KRYLOV_TOLERANCE = 1e-13
-"""Residual at which a Krylov solve stops, relative to its right-hand side."""
+"""The residual at which a Krylov solve stops, relative to its right-hand side."""
 
-ROUNDING = 1e-11
-"""Residual, relative to the right-hand side, that counts as solved if further rounds do not shrink it."""
+ROUNDING_RESIDUAL = 1e-11
+"""A residual below this, relative to the right-hand side, counts as solved if another round does not reduce it."""
 
-HEADWAY = 0.5
-"""A round of some hundred products that does not halve the residual is a stall: ten digits would take thousands."""
+STALL_RATIO = 0.5
+"""A solve stalls if a round of a few hundred products leaves more than this share of the residual: at that rate ten
+digits would take thousands of products."""
 
 LARGEST_FILL = 10**9
-"""Entries that a factorisation may have at most (8 GB), by the bandwidth of its reordered matrix."""
+"""The largest number of entries that a factorisation may have (8 GB), estimated from the bandwidth of its matrix."""
 
-ACCEPTED = 1e-9
-"""Largest residual, relative to the right-hand side, of a solve that is handed out at all."""
+LARGEST_RESIDUAL = 1e-9
+"""A solution with a larger residual than this, relative to its scale, is rejected."""
 
 DIRECT_FIRST = 1500
-"""Up to this many states a factorisation is affordable whatever its fill (n² floats: 18 MB)."""
+"""Up to this many states a factorisation is used at once: even dense factors are small (n² floats, 18 MB)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TraceEstimate:
-    """Kemeny's constant from random probes."""
+    """An estimate of Kemeny's constant from random probes."""
 
     value: float
     standard_error: float
@@ -50,7 +51,7 @@ class TraceEstimate:
 
 
 class SparseChain:
-    """Solves with I − P of a sparse unichain, P in CSR form."""
+    """Solves linear systems with I − P of a sparse unichain; P is in CSR form."""
 
     def __init__(self, P: sp.csr_array, use_krylov: bool = True):
         self.P = P
@@ -59,20 +60,22 @@ class SparseChain:
 
     @functools.cached_property
     def ground(self) -> int:
-        """A recurrent state, whose row and column a factorisation leaves out."""
+        """The ground state: a recurrent state, whose row and column the factorisation leaves out."""
         classes = find_classes(self.P)
         if not classes.is_unichain:
-            raise UserError(f"A gain that is the same for every start needs one recurrent class; here are {classes}.")
+            raise UserError(
+                f"A gain that is the same for every start state needs one recurrent class, but there are {classes}."
+            )
         return int(classes.recurrent[0][0])
 
     @functools.cached_property
     def others(self) -> np.ndarray:
-        """Every state but the ground."""
+        """Every state except the ground state."""
         return np.delete(np.arange(self.n), self.ground)
 
     @functools.cached_property
     def factor(self) -> spla.SuperLU:
-        """LU of I − P without the row and column of the ground state: an M-matrix, whose pivots need no search."""
+        """The LU factors of I − P without the ground state: an M-matrix, which needs no pivoting."""
         inner = self.P[self.others][:, self.others]
         if self.n > 10 * DIRECT_FIRST:
             refuse_large_fill(inner)
@@ -86,14 +89,14 @@ class SparseChain:
 
     @functools.cached_property
     def stationary(self) -> np.ndarray:
-        """d, by one solve."""
+        """d, the stationary distribution, by one solve."""
         if self.n == 1:
             return np.ones(1)
         uniform = np.full(self.n, 1 / self.n)
         if self.use_krylov:
             # dᵀ(I − P + 1uᵀ) = uᵀ for every u that sums to 1, since dᵀ1 = 1.
             found = krylov(lambda x: x - self.transposed @ x + uniform * x.sum(), uniform, uniform)
-            if found is not None and found.min() > -ACCEPTED:
+            if found is not None and found.min() > -LARGEST_RESIDUAL:
                 found = np.maximum(found, 0)
                 return found / found.sum()
             self.use_krylov = False
@@ -105,7 +108,7 @@ class SparseChain:
     def gain_and_bias(
         self, reward: np.ndarray, guess: np.ndarray | None = None, tolerance: float = KRYLOV_TOLERANCE
     ) -> tuple[float, np.ndarray]:
-        """ρ and a solution h of h = r − ρ + P·h, up to a constant; `guess` is a near h, to start from."""
+        """ρ and a solution h of h = r − ρ + P·h, up to a constant; a `guess` close to h saves iterations."""
         if self.n == 1:
             return float(reward[0]), np.zeros(1)
         if self.use_krylov:
@@ -117,7 +120,7 @@ class SparseChain:
         return self._renewal(reward)
 
     def _renewal(self, reward: np.ndarray) -> tuple[float, np.ndarray]:
-        """ρ is the reward of a cycle from the ground state back to it, over the length of the cycle."""
+        """ρ is the reward of a cycle from the ground state back to itself, divided by the length of the cycle."""
         step = self.P[[self.ground]].toarray().ravel()[self.others]
         steps = self.factor.solve(np.ones(self.n - 1))
         earned = self.factor.solve(reward[self.others])
@@ -126,43 +129,36 @@ class SparseChain:
         bias[self.others] = self.factor.solve(reward[self.others] - gain)
         residual = np.abs(reward - gain + self.P @ bias - bias).max()
         scale = max(np.abs(reward).max(), np.abs(bias).max())
-        if not residual <= ACCEPTED * max(scale, 1e-300):
-            raise UserError(f"The sparse factorisation failed: the Bellman residual is {residual:g}.")
+        if not residual <= LARGEST_RESIDUAL * max(scale, 1e-300):
+            raise UserError(
+                f"The sparse factorisation is not accurate enough: the error in the Bellman equation is {residual:g}."
+            )
         return float(gain), bias
 
-    def deviate(self, right: np.ndarray, transposed: bool = False) -> np.ndarray:
-        """(Z − P*)·b for a block of columns, or its transpose."""
-        right = np.asarray(right, dtype=float)
+    def deviate(self, right: np.ndarray) -> np.ndarray:
+        """(Z − P*)·b for each column b of `right`."""
         d = self.stationary
-        if transposed:
-            right = right - np.outer(d, right.sum(axis=0))
-        else:
-            right = right - d @ right
-        solved = self._solve_block(right, transposed)
-        if transposed:
-            return solved - np.outer(d, solved.sum(axis=0))
+        solved = self._solve_block(right - d @ right)
         return solved - d @ solved
 
-    def _solve_block(self, right: np.ndarray, transposed: bool) -> np.ndarray:
+    def _solve_block(self, right: np.ndarray) -> np.ndarray:
         if self.use_krylov:
-            P = self.transposed if transposed else self.P
-            columns = [krylov(lambda x: x - P @ x + x.mean(), column, None) for column in right.T]
+            columns = [krylov(lambda x: x - self.P @ x + x.mean(), column, None) for column in right.T]
             if all(column is not None for column in columns):
                 return np.stack([column for column in columns if column is not None], axis=1)
             self.use_krylov = False
         result = np.zeros(right.shape)
-        result[self.others] = self.factor.solve(
-            np.ascontiguousarray(right[self.others]), trans="T" if transposed else "N"
-        )
+        result[self.others] = self.factor.solve(np.ascontiguousarray(right[self.others]))
         return result
 
     def kemeny(self, probes: int, rng: np.random.Generator) -> TraceEstimate:
-        """κ = 1 + Tr(Z − P*) by Hutch++ (Meyer, Musco, Musco, Woodruff 2021).
+        """Estimate κ = 1 + Tr(Z − P*) by Hutch++ (Meyer, Musco, Musco, Woodruff 2021).
 
-        A third of the probes finds the directions in which Z − P* is large (the slow modes, which dominate κ) and
-        takes their trace exactly; the rest estimates the trace of what is left, and its spread is the standard
-        error. The trace does not change when W = diag(w) rescales the states; w = √d makes a reversible chain
-        symmetric, for which the probes have their smallest variance. States are floored so that 1/w stays finite.
+        A third of the probes find the directions in which Z − P* is large (the slow modes, which contribute most to
+        κ); their part of the trace is computed exactly. The other probes estimate the rest of the trace, and their
+        spread gives the standard error. The trace does not change when W = diag(w) rescales the states; w = √d makes
+        the matrix of a reversible chain symmetric, for which the variance of the probes is smallest. d is replaced by
+        a small positive number where it is smaller, so that 1/w stays finite.
         """
         if probes < 6:
             raise UserError(f"Kemeny's constant needs at least 6 probes, not {probes}.")
@@ -182,20 +178,20 @@ class SparseChain:
 
 
 def refuse_large_fill(matrix: sp.csr_array) -> None:
-    """Say so before a factorisation fills the memory: its factors lie within the bandwidth of a good ordering."""
+    """Raise an error if a factorisation would fill the memory: its factors lie within the bandwidth of the matrix."""
     order = csgraph.reverse_cuthill_mckee(matrix)
     place = np.argsort(order)
     rows = np.repeat(np.arange(len(place)), np.diff(matrix.indptr))
     bandwidth = int(np.abs(place[rows] - place[matrix.indices]).max(initial=0))
     if bandwidth * len(place) > LARGEST_FILL:
         raise UserError(
-            f"The chain of {len(place) + 1:,} states mixes too slowly for a Krylov method and is too entangled for a "
-            "factorisation; for the best policy use modified_policy_iteration, which needs neither."
+            f"The chain of {len(place) + 1:,} states mixes too slowly for a Krylov method, and the factors of its "
+            "matrix are too large; for the best policy use modified_policy_iteration, which needs neither."
         )
 
 
 def linear_operator(n: int, apply: Callable[[np.ndarray], np.ndarray]) -> Any:
-    """A function as SciPy's Krylov methods want it."""
+    """A function in the form that SciPy's Krylov methods take."""
     make: Any = spla.LinearOperator
     return make((n, n), matvec=apply, dtype=float)
 
@@ -208,8 +204,8 @@ def krylov(
 ) -> np.ndarray | None:
     """Solve apply(x) = right to a residual of tolerance · max|right|, or as well as rounding allows; None if it stalls.
 
-    BiCGSTAB needs no memory of past directions and was five times as fast as GMRES on queues of 10⁵ states; GMRES takes
-    over where it makes no headway. Each round solves for what is left, which keeps rounding out of the result.
+    BiCGSTAB stores no past directions and was five times as fast as GMRES on queues of 10⁵ states; GMRES is tried when
+    BiCGSTAB stalls. Each round solves for the residual that is left, so rounding errors do not add up.
     """
     scale = float(np.abs(right).max())
     if scale == 0:
@@ -226,9 +222,9 @@ def krylov(
         attempt = x + methods[0](residual, max(1e-6, 0.3 * tolerance * scale / size))
         rest = right - apply(attempt)
         shrunk = float(np.abs(rest).max())
-        if shrunk < HEADWAY * size or shrunk <= tolerance * scale:
+        if shrunk < STALL_RATIO * size or shrunk <= tolerance * scale:
             x, residual, size = attempt, rest, shrunk
-        elif size <= ROUNDING * scale:
+        elif size <= ROUNDING_RESIDUAL * scale:
             return x
         else:
             methods.pop(0)

@@ -1,4 +1,4 @@
-"""Which states a chain can reach: its classes, their periods, and what is wrong with a matrix that is no chain."""
+"""The structure of a chain: its classes, their periods, and a check that a matrix is stochastic."""
 
 import dataclasses
 from typing import Any
@@ -10,28 +10,28 @@ from scipy.sparse import csgraph
 from kemeny.errors import UserError
 
 ROW_SUM_TOLERANCE = 1e-9
-"""How far a row may be from 1: a thousand times the rounding of a row of a million entries, and far below a
-probability that somebody forgot."""
+"""How far the sum of a row may be from 1. The rounding error of a row with a million entries is a thousand times
+smaller, and a probability that was left out by mistake is usually far larger."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Classes:
-    """The states sorted into recurrent classes (each with its period) and transient states."""
+    """The states, divided into recurrent classes and transient states."""
 
     recurrent: tuple[np.ndarray, ...]
-    """One array of states for each recurrent class."""
+    """One array of states per recurrent class."""
 
     transient: np.ndarray
-    """The states that are left for ever."""
+    """The states that the chain leaves for ever."""
 
     @property
     def is_unichain(self) -> bool:
-        """One recurrent class: the gain does not depend on the start."""
+        """Whether there is one recurrent class; then the gain does not depend on the start state."""
         return len(self.recurrent) == 1
 
     @property
     def is_irreducible(self) -> bool:
-        """One class and nothing else."""
+        """Whether all states are in one recurrent class."""
         return self.is_unichain and len(self.transient) == 0
 
     def __str__(self) -> str:
@@ -43,34 +43,34 @@ class Classes:
 
 
 def show_states(states: np.ndarray) -> str:
-    """At most six states, as a set: {0, 1, 5, …}."""
+    """At most six states, written as a set: {0, 1, 5, …}."""
     shown = ", ".join(str(int(s)) for s in states[:6])
     return "{" + shown + (", …" if len(states) > 6 else "") + "}"
 
 
 def check_stochastic(matrix: Any, what: str = "transition matrix", label: Any = str) -> None:
-    """Raise a sentence that names the first row which is not a probability distribution.
+    """Raise an error that names the first row that is not a probability distribution.
 
-    `label` turns the index of a row into words, so that a stacked matrix can speak of states and actions.
+    `label` turns the index of a row into text: the rows of a stacked matrix are named by their state and action.
     """
     data = matrix.data if sp.issparse(matrix) else matrix
     if not np.all(np.isfinite(data)):
         row, column = first_entry(matrix, ~np.isfinite(data))
-        raise UserError(f"Row {label(row)} of the {what} holds a value that is not finite (column {column}).")
+        raise UserError(f"Row {label(row)} of the {what} has a value that is not finite (column {column}).")
     if data.size and data.min() < 0:
         row, column = first_entry(matrix, data < 0)
         value = matrix[row, column]
-        raise UserError(f"Row {label(row)} of the {what} holds a negative probability, {value:g} (column {column}).")
+        raise UserError(f"Row {label(row)} of the {what} has a negative probability, {value:g} (column {column}).")
     sums = np.asarray(matrix.sum(axis=1)).ravel()
     wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
     if wrong.any():
         row = int(np.argmax(wrong))
-        others = f" ({int(wrong.sum()) - 1} more rows are wrong too)" if wrong.sum() > 1 else ""
+        others = f" ({int(wrong.sum())} rows are wrong)" if wrong.sum() > 1 else ""
         raise UserError(f"Row {label(row)} of the {what} sums to {sums[row]:.12g}, not to 1{others}.")
 
 
 def first_entry(matrix: Any, mask: np.ndarray) -> tuple[int, int]:
-    """Row and column of the first entry that the mask marks."""
+    """The row and the column of the first entry where the mask is true."""
     if not sp.issparse(matrix):
         row, column = np.argwhere(mask)[0]
         return int(row), int(column)
@@ -79,7 +79,7 @@ def first_entry(matrix: Any, mask: np.ndarray) -> tuple[int, int]:
 
 
 def find_classes(matrix: Any) -> Classes:
-    """Recurrent classes are the strongly connected components that no edge leaves."""
+    """Find the classes: a recurrent class is a strongly connected component that no edge leaves."""
     graph = as_graph(matrix)
     count, labels = csgraph.connected_components(graph, directed=True, connection="strong")
     source = np.repeat(np.arange(len(graph.indptr) - 1), np.diff(graph.indptr))
@@ -94,7 +94,7 @@ def find_classes(matrix: Any) -> Classes:
 def find_period(matrix: Any, states: np.ndarray) -> int:
     """The greatest common divisor of the lengths of all cycles within a recurrent class.
 
-    With ℓ(s) the distance from one state of the class, it is the gcd of ℓ(u) + 1 − ℓ(v) over the edges u → v.
+    If ℓ(s) is the distance of s from one state of the class, it is the gcd of ℓ(u) + 1 − ℓ(v) over all edges u → v.
     """
     graph = as_graph(matrix)[states][:, states].tocsr()
     order, previous = csgraph.breadth_first_order(graph, 0, directed=True, return_predecessors=True)
@@ -106,7 +106,7 @@ def find_period(matrix: Any, states: np.ndarray) -> int:
 
 
 def as_graph(matrix: Any) -> sp.csr_array:
-    """The edges of positive probability, without the zeros that a sparse matrix may store."""
+    """The transitions with positive probability; zeros that a sparse matrix stores are removed."""
     graph = sp.csr_array(matrix, copy=True)
     graph.eliminate_zeros()
     return graph

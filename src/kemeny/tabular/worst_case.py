@@ -1,13 +1,14 @@
-"""κ* and ζ*: the largest constants that any policy of a model can have.
+"""κ* and ζ*: the largest κ and the largest ζ of all policies of a model.
 
-κ = Tr(I − P + 1uᵀ)⁻¹ for any u that sums to 1, so changing the row of one state is a rank-one change and κ becomes
-a ratio of two affine functions of that row. Such a ratio has its maximum over a simplex at a corner, whatever the
+κ = Tr(I − P + 1uᵀ)⁻¹ for any u that sums to 1. Changing the row of one state is a rank-one change of the matrix, so κ
+is a ratio of two affine functions of that row. Such a ratio has its maximum over a simplex at a corner, whatever the
 other rows are: κ* is attained by a deterministic policy. The norm ζ = ‖Z‖∞ has no such form, so its maximum over
 deterministic policies is only a lower bound on ζ*.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from kemeny.errors import UserError
 from kemeny.tabular.mdp import MDP
 
 ENUMERATE_UP_TO = 20_000
-"""Deterministic policies that are tried one by one: about a second for ten states."""
+"""All deterministic policies are tried if there are at most this many: about a second for ten states."""
 
 SINGULAR = 1e13
-"""A trace above this is that of a singular matrix: a tenth of what rounding leaves of 1/0."""
+"""A trace above this means that the matrix is singular: rounding turns 1/0 into numbers ten times as large or more."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,17 +29,17 @@ class WorstCase:
     value: float
     policy: np.ndarray
     exact: bool
-    """Whether it is the maximum over all policies; otherwise a lower bound on it."""
+    """Whether `value` is the maximum over all policies; otherwise it is a lower bound on the maximum."""
 
 
 def kappa_star(mdp: MDP, restarts: int = 8, seed: int = 0, enumerate_up_to: int = ENUMERATE_UP_TO) -> WorstCase:
     """κ* = max over policies of Kemeny's constant (Lemma 3).
 
-    Exact where the deterministic policies can be counted out; otherwise the best of a few searches that change one
-    state at a time, which is a lower bound. Infinite if a deterministic policy has several recurrent classes.
+    Exact if there are few enough deterministic policies to try all of them; otherwise a lower bound, the best of a few
+    searches that change one state at a time. Infinite if a deterministic policy has several recurrent classes.
     """
     if mdp.n_actions**mdp.n_states <= enumerate_up_to:
-        value, policy = enumerate_policies(mdp, kemeny_of)
+        value, policy = enumerate_policies(mdp, kemeny_constants)
         return WorstCase(value, policy, exact=True)
     rng = np.random.default_rng(seed)
     found = [climb(mdp, rng.integers(mdp.n_actions, size=mdp.n_states)) for _ in range(restarts)]
@@ -47,27 +48,27 @@ def kappa_star(mdp: MDP, restarts: int = 8, seed: int = 0, enumerate_up_to: int 
 
 
 def zeta_star(mdp: MDP, enumerate_up_to: int = ENUMERATE_UP_TO) -> WorstCase:
-    """The largest ‖Z‖∞ of a deterministic policy: a lower bound on ζ* (Appendix D), for small models."""
+    """The largest ‖Z‖∞ of all deterministic policies, a lower bound on ζ* (Appendix D); for small models."""
     if mdp.n_actions**mdp.n_states > enumerate_up_to:
         raise UserError(
             f"ζ* is found by trying all {mdp.n_actions}^{mdp.n_states} deterministic policies, more than "
-            f"{enumerate_up_to}; use the constant of the new policy instead (zeta='new')."
+            f"{enumerate_up_to}; use the constant of the new policy instead: zeta='new'."
         )
-    value, policy = enumerate_policies(mdp, zeta_of)
+    value, policy = enumerate_policies(mdp, zeta_constants)
     return WorstCase(value, policy, exact=False)
 
 
-def kemeny_of(P: np.ndarray) -> np.ndarray:
-    """κ of each chain in a stack; infinite where one has several recurrent classes."""
+def kemeny_constants(P: np.ndarray) -> np.ndarray:
+    """κ of each chain in a stack; infinite for a chain with several recurrent classes."""
     trace = np.trace(resolvent(P), axis1=1, axis2=2)
-    # The matrix of such a chain is singular: rounding turns its inverse into a huge number of either sign.
+    # The matrix of such a chain is singular: with rounding, the trace of its inverse is huge, positive or negative.
     return np.where((trace >= 1 - 1e-9) & (trace < SINGULAR), trace, np.inf)
 
 
-def zeta_of(P: np.ndarray) -> np.ndarray:
+def zeta_constants(P: np.ndarray) -> np.ndarray:
     """‖Z‖∞ of each chain in a stack: with X = (I − P + 1uᵀ)⁻¹, d = uᵀX and Z = X + 1dᵀ(I − X)."""
     X = resolvent(P)
-    several = ~np.isfinite(kemeny_of(P))
+    several = ~np.isfinite(kemeny_constants(P))
     X = np.where(several[:, None, None], 0, X)
     d = X.mean(axis=1)
     shift = d - np.einsum("bi,bij->bj", d, X)
@@ -75,7 +76,7 @@ def zeta_of(P: np.ndarray) -> np.ndarray:
 
 
 def resolvent(P: np.ndarray) -> np.ndarray:
-    """(I − P + 1uᵀ)⁻¹ for each chain of a stack, u uniform; infinite where it is exactly singular."""
+    """(I − P + 1uᵀ)⁻¹ for each chain in a stack, with u uniform; infinite where the matrix is exactly singular."""
     n = P.shape[-1]
     matrix = np.eye(n) - P + 1 / n
     try:
@@ -86,14 +87,14 @@ def resolvent(P: np.ndarray) -> np.ndarray:
         return np.concatenate([resolvent(half) for half in np.array_split(P, 2)])
 
 
-def enumerate_policies(mdp: MDP, constant) -> tuple[float, np.ndarray]:
-    """The largest constant over all deterministic policies, in batches."""
+def enumerate_policies(mdp: MDP, constants: Callable[[np.ndarray], np.ndarray]) -> tuple[float, np.ndarray]:
+    """The largest constant of all deterministic policies, and a policy that has it; computed in batches."""
     transitions, states = mdp.transitions, np.arange(mdp.n_states)
     every = itertools.product(range(mdp.n_actions), repeat=mdp.n_states)
     best, arg = -np.inf, np.zeros(mdp.n_states, dtype=np.int64)
     while block := list(itertools.islice(every, 2000)):
         policies = np.array(block)
-        values = constant(transitions[states[None, :], policies])
+        values = constants(transitions[states[None, :], policies])
         top = int(np.argmax(values))
         if values[top] > best:
             best, arg = float(values[top]), policies[top]
@@ -101,7 +102,7 @@ def enumerate_policies(mdp: MDP, constant) -> tuple[float, np.ndarray]:
 
 
 def climb(mdp: MDP, policy: np.ndarray) -> tuple[float, np.ndarray]:
-    """Change the action of the one state that raises κ most, until none does.
+    """Change the action of the one state that raises κ most; repeat until no change raises it.
 
     With δ = P(·|s, a) − P_π(·|s) and X = (I − P_π + 1uᵀ)⁻¹ (Sherman and Morrison):
     Tr X' = Tr X + δᵀX²e_s / (1 − δᵀX e_s).
@@ -110,7 +111,7 @@ def climb(mdp: MDP, policy: np.ndarray) -> tuple[float, np.ndarray]:
     policy = policy.copy()
     while True:
         P = transitions[states, policy]
-        if not np.isfinite(kemeny_of(P[None])[0]):
+        if not np.isfinite(kemeny_constants(P[None])[0]):
             return np.inf, policy
         X = resolvent(P[None])[0]
         delta = transitions - P[:, None, :]

@@ -1,7 +1,7 @@
-"""Models with known answers, each with its source.
+"""Models with known solutions, each with its source.
 
-Chains are returned as `Chain`, decision problems as `MDP`; `MODELS` lists the latter by name, for `kemeny exact
---zoo`.
+Chains are returned as `Chain`, decision problems as `MDP`. `MODELS` lists the decision problems by name, for
+`kemeny exact --zoo`.
 """
 
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from kemeny.tabular.mdp import MDP
 
 
 def two_state(a: float = 0.3, b: float = 0.1) -> Chain:
-    """0 → 1 with probability a, 1 → 0 with b. d = (b, a)/(a+b), λ = 1−a−b, κ = 1 + 1/(a+b) (any textbook)."""
+    """0 → 1 with probability a, 1 → 0 with probability b. d = (b, a)/(a+b), λ = 1−a−b, κ = 1 + 1/(a+b)."""
     return Chain([[1 - a, a], [b, 1 - b]])
 
 
 def cycle(n: int = 5) -> Chain:
-    """A deterministic cycle: period n, d uniform, M(s, t) = steps ahead, κ = (n+1)/2."""
+    """A deterministic cycle: period n, d uniform, M(s, t) = number of steps from s to t, κ = (n+1)/2."""
     return Chain(np.roll(np.eye(n), 1, axis=1))
 
 
 def birth_death(n: int = 20, up: float = 0.3, down: float = 0.4) -> Chain:
-    """The M/M/1/K queue seen at uniform steps, K = n−1. d(s) ∝ (up/down)ˢ (Kleinrock 1975, §3.6).
+    """The uniformised M/M/1/K queue, K = n−1. d(s) ∝ (up/down)ˢ (Kleinrock 1975, §3.6).
 
     Its eigenvalues are 1 and 1 − up − down + 2√(up·down)·cos(πj/n) for j = 1 … n−1, so κ is a finite sum.
     """
@@ -37,9 +37,9 @@ def birth_death(n: int = 20, up: float = 0.3, down: float = 0.4) -> Chain:
 
 
 def nearly_decomposable(link: float = 1e-10) -> Chain:
-    """Courtois's 8-state matrix: three blocks that hardly speak to each other (Courtois 1977), links scaled by `link`.
+    """Courtois's 8-state matrix: three blocks with small probabilities between them (Courtois 1977).
 
-    At link = 1 the blocks are joined by the published entries of size 1e-4 to 1e-3.
+    The published probabilities between blocks, of size 1e-4 to 1e-3, are multiplied by `link`.
     """
     P = np.array(
         [
@@ -64,10 +64,11 @@ def nearly_decomposable(link: float = 1e-10) -> Chain:
 
 
 def two_state_mdp(slow: float = 0.1, fast: float = 0.6) -> MDP:
-    """Stay poor or get rich: in either state, an idle action and a busy one. Closed form by hand.
+    """A poor state (0) and a rich state (1), each with an idle action (0) and a busy action (1).
 
-    State 1 pays 1 a step; the busy action costs 0.2, climbs with `fast` instead of `slow`, and falls with 0.1 instead
-    of 0.3. Always busy: ρ = fast/(fast + 0.1) − 0.2; always idle: ρ = slow/(slow + 0.3).
+    State 1 pays 1 per step. The busy action costs 0.2; it moves from 0 to 1 with probability `fast` instead of `slow`,
+    and from 1 to 0 with probability 0.1 instead of 0.3. Always busy: ρ = fast/(fast + 0.1) − 0.2; always idle:
+    ρ = slow/(slow + 0.3).
     """
     P = [[[1 - slow, slow], [1 - fast, fast]], [[0.3, 0.7], [0.1, 0.9]]]
     r = [[0.0, -0.2], [1.0, 0.8]]
@@ -75,10 +76,11 @@ def two_state_mdp(slow: float = 0.1, fast: float = 0.6) -> MDP:
 
 
 def riverswim(n: int = 6) -> MDP:
-    """RiverSwim: right is hard and pays 1 at the end, left is sure and pays 0.005 (Strehl & Littman 2008).
+    """RiverSwim: right often fails and pays 1 in the last state; left always succeeds and pays 0.005 in the first.
 
-    The probabilities are those of Osband et al. (2013): right moves up 0.35, stays 0.6, falls back 0.05. The best
-    policy always swims; its chain is a birth–death chain, so its gain has a closed form.
+    From Strehl & Littman (2008), with the probabilities of Osband et al. (2013): right moves right with 0.35, stays
+    with 0.6 and moves left with 0.05. The best policy always swims right; its chain is a birth–death chain, so its gain
+    has a closed form.
     """
     P, r = np.zeros((n, 2, n)), np.zeros((n, 2))
     for s in range(n):
@@ -93,10 +95,10 @@ def riverswim(n: int = 6) -> MDP:
 def access_control(servers: int = 10, free: float = 0.06, payments: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)) -> MDP:
     """The access-control queue of Sutton & Barto (2nd edition, Example 10.2).
 
-    State: free servers × priority of the customer at the head of the queue. Action 1 accepts (pays the priority,
-    takes a server), action 0 rejects; with no free server both reject. Each busy server, the one just taken
-    included, becomes free with probability 0.06 before the next customer, who is of any priority with equal
-    probability.
+    State: number of free servers × priority of the customer at the head of the queue. Action 1 accepts the customer,
+    who pays according to priority (`payments`) and takes a server; action 0 rejects. Without a free server both reject.
+    Each busy server, including the one just taken, becomes free with probability `free` before the next customer
+    arrives. All priorities are equally likely.
     """
     kinds = len(payments)
     P = np.zeros((servers + 1, kinds, 2, servers + 1, kinds))
@@ -115,8 +117,8 @@ def access_control(servers: int = 10, free: float = 0.06, payments: tuple[float,
 def inventory(capacity: int = 3) -> MDP:
     """The stochastic inventory problem of Puterman (1994, §3.2.2): order a units, demand is 0, 1 or 2.
 
-    Ordering costs 4 + 2a, holding u units costs u a period, each unit sold brings 8, P(demand) = ¼, ½, ¼. An order
-    that does not fit the store is cut to what fits.
+    An order of a > 0 units costs 4 + 2a, holding u units costs u per period, each unit sold pays 8, and the
+    probabilities of the demands are ¼, ½, ¼. An order that exceeds the free capacity is reduced to it.
     """
     demand = np.array([0.25, 0.5, 0.25])
     n = capacity + 1
@@ -135,8 +137,8 @@ def inventory(capacity: int = 3) -> MDP:
 def machine_replacement(n: int = 8, wear: float = 0.4, price: float = 5.0) -> MDP:
     """Keep a machine that wears out or replace it: the best policy is a control limit (Derman 1963; Puterman §4.7.5).
 
-    State s earns n − 1 − s; kept, it wears by one with probability `wear` (the last state stays); replaced (action
-    1), it costs `price` and the next period starts with a new machine, which may wear at once.
+    A machine in state s earns n − 1 − s. Action 0 keeps it: it wears to state s + 1 with probability `wear`, and stays
+    in the last state. Action 1 replaces it: this costs `price`, and a new machine earns n − 1 and may wear at once.
     """
     P, r = np.zeros((n, 2, n)), np.zeros((n, 2))
     for s in range(n):
@@ -150,13 +152,13 @@ def machine_replacement(n: int = 8, wear: float = 0.4, price: float = 5.0) -> MD
 def queue_admission(
     capacity: int = 10, arrival: float = 0.5, service: float = 0.4, fee: float = 5.0, waiting: float = 1.0
 ) -> MDP:
-    """Admit or turn away (Naor 1969, in slotted time): each admission pays `fee`, each customer in the queue *costs*.
+    """Admit customers or reject them (Naor 1969, in discrete time): admission pays a reward, waiting is a *cost*.
 
-    State: customers present × whether one has just asked to enter. Action 1 admits, action 0 turns away. The
-    reward is the fee; waiting is a separate cost signal, `waiting` a step for each customer present after
-    admission. Fees alone are maximised by a full queue, so a limit on the average cost binds: it is the queue's
-    mean length. With probability `service` a customer leaves at the end of the step, and with `arrival` another
-    asks to enter.
+    State: number of customers in the queue × whether another one asks to enter. Action 1 admits, action 0 rejects.
+    The reward is `fee` per admission. The cost, a separate signal, is `waiting` per step and customer in the queue
+    after admission: with the default, 1, the average cost is the mean length of the queue. A full queue maximises the
+    fees, so a limit on the average cost binds. At the end of a step one customer leaves with probability `service`, and
+    with probability `arrival` another one asks to enter.
     """
     n = capacity + 1
     P = np.zeros((n, 2, 2, n, 2))
@@ -179,7 +181,7 @@ def queue_admission(
 
 
 def periodic(n: int = 4) -> MDP:
-    """A cycle of period n on which action 1 doubles the reward of state 0 and nothing else: best gain 2/n."""
+    """A cycle of period n; state 0 pays 1 for action 0 and 2 for action 1, nothing else pays: the best gain is 2/n."""
     P = np.repeat(np.roll(np.eye(n), 1, axis=1)[:, None, :], 2, axis=1)
     r = np.zeros((n, 2))
     r[0] = 1.0, 2.0
@@ -187,10 +189,11 @@ def periodic(n: int = 4) -> MDP:
 
 
 def transient(leave: float = 0.25) -> MDP:
-    """A unichain model: states 0 and 1 are left for ever, 2 and 3 recur; the best gain is 3/4 · 1 + 1/4 · 2 = 1.25.
+    """A unichain model: states 0 and 1 are transient, 2 and 3 recurrent; the best gain is 3/4 · 1 + 1/4 · 2 = 1.25.
 
-    From 0 and 1 either action leaves with probability `leave`; on {2, 3} action 0 goes 2 → 3 with ¼, action 1 with ½,
-    and 3 → 2 with ¾ or ½. State 3 pays 2 (action 0) and state 2 pays 1 (action 0); action 1 pays nothing.
+    Every action leaves {0, 1} with probability `leave` per step. In states 2 and 3, action 0 leads to state 3 with
+    probability ¼ and action 1 with ½, otherwise to state 2. Action 0 pays 1 in state 2 and 2 in state 3; action 1 pays
+    nothing there.
     """
     P = np.zeros((4, 2, 4))
     P[0, :, 1], P[0, :, 2] = 1 - leave, leave
@@ -201,10 +204,10 @@ def transient(leave: float = 0.25) -> MDP:
 
 
 def multichain() -> MDP:
-    """Two closed classes and a state that chooses between them: the best gains are (2, 2, 1) by inspection.
+    """Two closed classes and a state that chooses between them: the best gains are (2, 2, 1), as one can see.
 
-    State 1 pays 2 for ever and state 2 pays 1 for ever; state 0 may wait (pays 1), go to 1 (pays −10) or to 2
-    (pays 9). Greed for the next reward goes to 2.
+    State 1 pays 2 for ever and state 2 pays 1 for ever. In state 0, action 0 waits (pays 1), action 1 goes to state 1
+    (pays −10) and action 2 goes to state 2 (pays 9). The largest immediate reward is that of the wrong choice.
     """
     P = np.zeros((3, 3, 3))
     P[0, 0, 0] = P[0, 1, 1] = P[0, 2, 2] = 1.0
@@ -215,14 +218,14 @@ def multichain() -> MDP:
 def garnet(
     states: int = 10, actions: int = 3, branches: int = 4, seed: int = 0, noise: float = 0.05, sparse: bool = False
 ) -> MDP:
-    """A random model: `branches` successors for each state and action (Archibald, McKinnon & Thomas 1995).
+    """A random model with `branches` next states per state and action (Archibald, McKinnon & Thomas 1995).
 
-    Probabilities are the gaps between sorted uniforms and rewards are standard normal. To make every policy
-    ergodic, a share `noise` jumps to any state (dense), or one branch goes to the next state round a ring and one
-    stays (sparse).
+    The probabilities are the gaps between sorted uniform numbers, and the rewards are standard normal. To make every
+    policy ergodic, a dense model jumps to a uniformly random state with probability `noise`; in a sparse model the
+    states form a ring, one branch goes to the next state of the ring and one stays.
     """
     if branches > states:
-        raise UserError(f"A Garnet model cannot have {branches} branches from each of its {states} states.")
+        raise UserError(f"A Garnet model of {states} states cannot have {branches} branches per state.")
     rng = np.random.default_rng(seed)
     rewards = rng.standard_normal((states, actions))
     cuts = np.sort(rng.random((actions, states, branches - 1)), axis=2)
@@ -245,7 +248,7 @@ def garnet(
 
 
 def _birth_death_matrix(n: int, up: np.ndarray, down: np.ndarray) -> sp.csr_array:
-    """Up and down by one, and otherwise stay; the ends reflect."""
+    """The chain that moves up or down by one and otherwise stays; at both ends it stays instead of moving out."""
     up, down = up.copy(), down.copy()
     up[-1], down[0] = 0.0, 0.0
     stay = 1 - up - down
@@ -254,7 +257,7 @@ def _birth_death_matrix(n: int, up: np.ndarray, down: np.ndarray) -> sp.csr_arra
 
 
 def normalised(P: np.ndarray) -> np.ndarray:
-    """Rows divided by their sums: removes the rounding of a sum of many products."""
+    """Rows divided by their sums, which removes the rounding errors of sums of many products."""
     return P / P.sum(axis=-1, keepdims=True)
 
 
@@ -273,7 +276,7 @@ MODELS: dict[str, Callable[[], MDP]] = {
 
 
 def model(name: str) -> MDP:
-    """A model of the zoo by its name."""
+    """The model of the zoo with this name."""
     if name not in MODELS:
-        raise UserError(f"The zoo has no model {name!r}; it has {', '.join(MODELS)}.")
+        raise UserError(f"The zoo has no model {name!r}; its models are {', '.join(MODELS)}.")
     return MODELS[name]()

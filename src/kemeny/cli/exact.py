@@ -1,0 +1,36 @@
+"""`kemeny exact`: solve a finite model exactly."""
+
+import pathlib
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+
+def exact(
+    file: Annotated[Positional[pathlib.Path | None], arg(metavar="FILE")] = None,
+    zoo: str | None = None,
+    output: Annotated[pathlib.Path, arg(aliases=["-o"])] = pathlib.Path("exact.png"),
+    limit: float | None = None,
+    share: float = 0.01,
+) -> None:
+    """Solve a finite model exactly: print its constants, its best policy and the bounds on a step toward that policy.
+
+    Args:
+        file: A model, written by numpy.savez(FILE, P=…, r=…): P is states × actions × states, r is states × actions.
+        zoo: The name of a known model instead of a file, such as access_control.
+        output: The picture to write, the bounds against the discount; its suffix sets the format (png, pdf, svg).
+        limit: Also find the best policy whose average cost is at most this; the model needs costs.
+        share: The size of the step for the bounds: the fraction of the way from the uniform policy to the best one.
+    """
+    from kemeny.errors import UserError
+    from kemeny.experiments.exact import report_model
+    from kemeny.tabular.mdp import MDP
+    from kemeny.tabular.zoo import MODELS, model
+
+    if file is not None and zoo is None:
+        mdp = MDP.load(file)
+    elif zoo is not None and file is None:
+        mdp = model(zoo)
+    else:
+        raise UserError(f"Give either a model file or, with --zoo, the name of a known model: {', '.join(MODELS)}.")
+    report_model(mdp, output, limit, share)

@@ -1,0 +1,120 @@
+"""One environment with a camera, for videos."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from kemeny.envs.pool import EnvLike, Pool, choose_backend
+from kemeny.envs.settings import Simulation
+from kemeny.errors import RunError, UserError
+from kemeny.naming import name_of
+
+PIXELS = 480
+"""Width and height of EnvPool's pictures; Gymnasium's MuJoCo environments have the same by default."""
+USUAL_FPS = 30  # for environments that do not say how fast their time runs
+FPS = {  # EnvPool does not say it either; these are Gymnasium's values, 1/dt
+    "Ant": 20,
+    "HalfCheetah": 20,
+    "Hopper": 125,
+    "Humanoid": 67,
+    "HumanoidStandup": 67,
+    "InvertedDoublePendulum": 20,
+    "InvertedPendulum": 25,
+    "Pusher": 20,
+    "Reacher": 50,
+    "Swimmer": 25,
+    "Walker2d": 125,
+}
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A pool of one environment, and pictures of it."""
+
+    pool: Pool
+    picture: Callable[[], np.ndarray]
+    """Draws the environment in its present state: (height, width, 3) uint8."""
+    fps: int
+    """Pictures per second at which a video with one picture per step runs in the environment's own time."""
+
+
+def make_camera(env: EnvLike, *, seed: int) -> Camera:
+    """A camera on a pool that has the same randomness as `make_pool(env, 1, seed=seed)`.
+
+    A function must make its environment with `render_mode="rgb_array"`.
+    """
+    _go_headless()
+    if choose_backend(env, "auto", workers=0) == "envpool":
+        assert isinstance(env, str)
+        return _envpool_camera(env, seed)
+    return _gymnasium_camera(env, seed)
+
+
+def _envpool_camera(env: str, seed: int) -> Camera:
+    from kemeny.envs.envpool import EnvPoolPool
+
+    if _uses_mujoco(env):
+        open_graphics()
+    env_kwargs = {"render_mode": "rgb_array", "render_width": PIXELS, "render_height": PIXELS}
+    pool = EnvPoolPool(env, 1, seed=seed, simulation=Simulation(threads=1), env_kwargs=env_kwargs)
+    return Camera(pool, lambda: _draw(env, pool.render), FPS.get(env.split("-v")[0], USUAL_FPS))
+
+
+def _gymnasium_camera(env: EnvLike, seed: int) -> Camera:
+    from kemeny.envs.gymnasium import GymnasiumPool
+
+    name = name_of(env)
+    env_kwargs = {"render_mode": "rgb_array"} if isinstance(env, str) else {}
+    try:
+        pool = GymnasiumPool(env, 1, seed=seed, env_kwargs=env_kwargs)
+    except UserError:
+        raise
+    except Exception as error:  # graphics libraries fail in many ways
+        raise UserError(f"{name} cannot be filmed: {type(error).__name__}: {error}.") from error
+    made = pool.env(0)
+    if made.render_mode != "rgb_array":
+        pool.close()
+        raise UserError(f'{name} cannot be filmed: it must be made with render_mode="rgb_array".')
+    return Camera(pool, lambda: _draw(name, made.render), int(made.metadata.get("render_fps") or USUAL_FPS))
+
+
+@cache
+def open_graphics() -> Any:
+    """An OpenGL context for this thread; without one EnvPool does not raise but ends the process."""
+    try:
+        if os.environ.get("MUJOCO_GL") == "egl":
+            from mujoco.egl import GLContext
+        else:
+            from mujoco import GLContext
+        context = GLContext(PIXELS, PIXELS)
+        context.make_current()
+    except Exception as error:
+        raise UserError(
+            f"Pictures need OpenGL, which does not work here ({error}): install EGL (on Debian libegl1), "
+            "or install OSMesa (libosmesa6) and set MUJOCO_GL=osmesa."
+        ) from error
+    return context
+
+
+def _go_headless() -> None:
+    # On Linux MuJoCo would open a window, which a server does not have.
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def _draw(name: str, render: Callable[[], Any]) -> np.ndarray:
+    try:
+        return np.asarray(render(), dtype=np.uint8)
+    except Exception as error:
+        raise RunError(f"{name} could not be drawn: {type(error).__name__}: {error}.") from error
+
+
+def _uses_mujoco(env: str) -> bool:
+    import envpool.registration
+
+    return envpool.registration.registry.specs[env][0].startswith("envpool.mujoco")

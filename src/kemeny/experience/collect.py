@@ -1,0 +1,360 @@
+"""Experience by step count: policy × environments → Rollout, never waiting for an episode's end.
+
+The environments are split into two shards used in turn: while one is simulated, the actions of the other are
+computed. Every number is a function of the seed, whatever the thread timing: the noise of a batch comes from a
+generator seeded by (seed, iteration, shard), so there is no random state to carry along.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from kemeny.envs.faults import TRIES, Faults
+from kemeny.envs.pool import EnvLike, Pool, Step, inspect, make_halves
+from kemeny.envs.settings import Simulation
+from kemeny.errors import Damaged, RunError
+from kemeny.experience.acting import Policy
+from kemeny.experience.settings import Task
+from kemeny.experience.source import Batch, numpy_policy
+from kemeny.learning.learner import State
+from kemeny.observers import NOBODY, Observer
+from kemeny.rollout import Rollout
+from kemeny.spec import ArraySpec, Spec, check_arrays
+
+F32 = np.float32
+NOISE_STREAM = 1
+"""Keeps exploration noise apart from other uses of a run's seed."""
+
+
+class Shard:
+    """Some of a run's environments, and where each of them stands."""
+
+    def __init__(self, pool: Pool, task: Task, phase: np.ndarray, faults: Faults, observer: Observer) -> None:
+        self.pool, self.task, self.faults, self.observer = pool, task, faults, observer
+        self.everyone = np.arange(pool.num_envs)
+        self.clock = phase.copy()
+        """Steps of each trajectory so far; staggered at first, so that a batch holds every phase."""
+        self.restarts = np.zeros(pool.num_envs, np.int64)
+        self.since_restart = np.zeros(pool.num_envs, np.int64)
+        self.falls = 0
+        self.observation = np.empty((pool.num_envs, *pool.spec.observation.shape), pool.spec.observation.dtype)
+        self.start = np.empty_like(self.observation)
+        self.noise = np.empty(0, F32)
+        self.action = np.empty(0, F32)
+
+    def restart(self, ids: np.ndarray) -> None:
+        """Put these environments into start states."""
+        self.observer.begin("simulate")
+        start, restarts = self.faults.reset(ids)
+        self.observer.end("simulate")
+        self.observation[ids] = self.start[ids] = start
+        self.restarts[ids] += restarts
+        self.since_restart[ids] = 0
+
+    def begin(self, policy: Policy, t: int) -> None:
+        """Choose actions and let the simulator start on them."""
+        self.observer.begin("act")
+        self.action = policy.explore(policy.head(self.observation), self.noise[t])
+        self.observer.end("act")
+        self.observer.begin("simulate")
+        self.pool.send(self.action)
+        self.observer.end("simulate")
+
+    def finish(self, policy: Policy, into: Rollout, t: int) -> None:
+        """Wait for the step and write it down."""
+        self.observer.begin("simulate")
+        step = self.pool.recv()
+        self.observer.end("simulate")
+        into.observation[t] = self.observation
+        into.action[t] = self.action
+        if self.faults.restart_faulty:
+            step = self._mend(policy, step, into, t)
+        self.clock += 1
+        self.since_restart += 1
+        for signal, values in zip(into.signals, (step.reward, *step.costs.T), strict=True):
+            signal[t] = values
+        self.observation[:] = step.observation
+        if self.task.episodic:
+            self._end_or_cut(into, t, step.terminated, step.truncated)
+        else:
+            self._fall_or_cut(into, t, step.terminated, step.truncated)
+
+    def replay(self, restarts: np.ndarray, since_restart: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Restart as often as before, then take again the actions since the last restart (the last rows).
+
+        Those that ended on the way, as they did not the first time, are returned.
+        """
+        self.pool.fast_forward(restarts - 1)
+        self.restarts[:] = restarts - 1
+        self.restart(self.everyone)
+        ended = np.zeros(len(self.everyone), bool)
+        for t in range(int(since_restart.max())):
+            ids = self.everyone[(since_restart > t) & ~ended]
+            if not ids.size:
+                break
+            self.pool.send(actions[len(actions) - since_restart[ids] + t, ids], ids)
+            step = self.pool.recv()
+            self.observation[ids] = step.observation
+            ended[ids] = step.terminated | step.truncated
+        self.since_restart[:] = since_restart
+        return ended
+
+    def _mend(self, policy: Policy, step: Step, into: Rollout, t: int) -> Step:
+        """Restart what failed and let it take its step from a start state: the step that failed is in no batch.
+
+        The trajectory that failed is cut after the step before, whose next state is known.
+        """
+        failed = self.faults.among(step, self.everyone)
+        if not failed.size:
+            return step
+        step = Step(*(column.copy() for column in step))
+        while failed.size:
+            if t > 0:
+                into.cut[t - 1, failed] = ~into.terminal[t - 1, failed]
+            self.clock[failed] = 0
+            self.restart(failed)
+            into.observation[t, failed] = self.observation[failed]
+            action = policy.explore(policy.head(self.observation[failed]), self.noise[t, failed])
+            into.action[t, failed] = action
+            self.pool.send(action, failed)
+            again = self.pool.recv()
+            for column, rows in zip(step, again, strict=True):
+                column[failed] = rows
+            failed = self.faults.among(again, failed)
+        self.faults.clear()
+        return step
+
+    def _fall_or_cut(self, into: Rollout, t: int, fell: np.ndarray, truncated: np.ndarray) -> None:
+        """A fall is an ordinary, costly transition to a start state; a cut hides the state that comes next."""
+        if np.count_nonzero(fell):
+            into.signals[0][t, fell] -= self.task.reset_cost
+            self.falls += int(fell.sum())
+            self.restart(self.everyone[fell])
+        into.next_observation[t] = self.observation
+        cut = truncated | (self.clock >= self.task.cut)
+        into.cut[t] = cut
+        if np.count_nonzero(cut):
+            self.clock[cut] = 0
+            self.restart(self.everyone[cut & ~fell])
+
+    def _end_or_cut(self, into: Rollout, t: int, ended: np.ndarray, truncated: np.ndarray) -> None:
+        """A fall ends the episode, with value 0 after it; a time-out only hides what comes next."""
+        into.next_observation[t] = self.observation
+        into.terminal[t] = ended
+        into.cut[t] = truncated & ~ended
+        over = ended | truncated
+        if np.count_nonzero(over):
+            self.falls += int(ended.sum())
+            self.clock[over] = 0
+            self.restart(self.everyone[over])
+
+
+class Collector:
+    """All the environments of a run, in this process and its workers: a `Source`."""
+
+    def __init__(
+        self,
+        env: EnvLike,
+        task: Task,
+        *,
+        num_envs: int,
+        batch_length: int,
+        seed: int,
+        costs: tuple = (),
+        simulation: Simulation = Simulation(),
+        observer: Observer = NOBODY,
+        snapshot: Mapping[str, np.ndarray] | None = None,
+        inexact: bool = False,
+    ) -> None:
+        """`batch_length` is the number of steps that each environment takes in a batch; `snapshot` is where to go on.
+
+        With `inexact`, environments that do not come back to where they were begin anew.
+        """
+        self.seed, self.batch_length, self.num_envs, self.costs = seed, batch_length, num_envs, len(costs)
+        self.observer = observer
+        self.steps = 0
+        """Steps of each environment so far."""
+        self.lost = 0
+        """Environments that did not come back to where the snapshot was taken."""
+        self._history: deque[np.ndarray] = deque()
+        """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
+        time_limit = inspect(env).time_limit if task.episodic else None
+        self.shards: list[Shard] = []
+        for first_env, pool in make_halves(
+            env, num_envs, seed=seed, costs=costs, time_limit=time_limit, simulation=simulation
+        ):
+            numbers = first_env + np.arange(pool.num_envs)
+            phase = np.zeros_like(numbers) if task.episodic else numbers * batch_length % task.cut
+            faults = Faults(pool, simulation.restart_faulty, first_env)
+            self.shards.append(Shard(pool, task, phase, faults, observer))
+        self.spec: Spec = self.shards[0].pool.spec
+        self._rollouts = (self.allocate(), self.allocate())
+        if snapshot is None:
+            for shard in self.shards:
+                shard.restart(shard.everyone)
+        else:
+            self._check_snapshot(snapshot)
+            self._restore(snapshot, inexact)
+
+    @property
+    def falls(self) -> int:
+        """Falls since the run began."""
+        return sum(shard.falls for shard in self.shards)
+
+    @property
+    def faults(self) -> int:
+        """Restarts after a fault since the run began."""
+        return sum(shard.faults.count for shard in self.shards)
+
+    def collect(self, state: State, iteration: int) -> Batch:
+        """The batch of an iteration, by this state's policy, in arrays that are used again two iterations later.
+
+        By then nobody reads them any more: the update of the batch before last is done; that of the last, perhaps not.
+        """
+        self.observer.begin("policy")
+        policy = numpy_policy(state, self.spec)
+        self.observer.end("policy")
+        falls, faults = self.falls, self.faults
+        rollout = self.roll_out(policy, iteration, self._rollouts[iteration % 2])
+        fault = next((shard.faults.last for shard in self.shards if shard.faults.last), "")
+        return Batch(rollout, self.falls - falls, self.faults - faults, fault)
+
+    def roll_out(self, policy: Policy, iteration: int, into: Rollout | None = None) -> Rollout:
+        """The steps of an iteration by a policy in NumPy, in new arrays or in those of a batch that nobody reads."""
+        batch = self.allocate() if into is None else into
+        views = []
+        begin = 0
+        for number, shard in enumerate(self.shards):
+            rng = np.random.default_rng([NOISE_STREAM, self.seed, iteration, number])
+            self.observer.begin("act")
+            shard.noise = policy.noise(rng, self.batch_length, shard.pool.num_envs)
+            self.observer.end("act")
+            end = begin + shard.pool.num_envs
+            views.append(_columns(batch, begin, end))
+            begin = end
+        for shard in self.shards:
+            shard.begin(policy, 0)
+        for t in range(self.batch_length):
+            for shard, view in zip(self.shards, views, strict=True):
+                shard.finish(policy, view, t)
+                if t + 1 < self.batch_length:
+                    shard.begin(policy, t + 1)
+        np.concatenate([shard.start for shard in self.shards], out=batch.start_observation)
+        self.steps += self.batch_length
+        self._check(batch)
+        self._remember(batch.action)
+        return batch
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Where every environment stands, as what it takes to get there again: EnvPool cannot save its state."""
+        longest = int(self._since_restart().max())
+        history = np.concatenate([*self._history, np.empty_like(self._history[0][:0])])
+        return {
+            "steps": np.array(self.steps),
+            "falls": np.array([shard.falls for shard in self.shards]),
+            "faults": np.array([shard.faults.count for shard in self.shards]),
+            "clock": np.concatenate([shard.clock for shard in self.shards]),
+            "restarts": np.concatenate([shard.restarts for shard in self.shards]),
+            "since_restart": self._since_restart(),
+            "actions": history[len(history) - longest :],
+            "observation": np.concatenate([shard.observation for shard in self.shards]),
+        }
+
+    def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Refuse what no run can have written, before anything is replayed as often as it says."""
+        envs, shards, whole = (self.num_envs,), (len(self.shards),), np.dtype(np.int64)
+        shapes = {"steps": (), "falls": shards, "faults": shards, "clock": envs, "restarts": envs, "since_restart": envs}
+        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot else 0
+        observation, action = self.spec.observation, self.spec.action.array
+        check_arrays(
+            snapshot,
+            {
+                **{name: ArraySpec(shape, whole) for name, shape in shapes.items()},
+                "observation": ArraySpec((*envs, *observation.shape), observation.dtype),
+                "actions": ArraySpec((int(longest), *envs, *action.shape), action.dtype),
+            },
+            "The collector's part of the checkpoint",
+        )
+        steps, restarts, since = (snapshot[name] for name in ("steps", "restarts", "since_restart"))
+        if not ((since >= 0) & (since <= steps) & (restarts >= 1) & (restarts <= 1 + (1 + TRIES) * steps)).all():
+            raise Damaged("The checkpoint does not fit its run: collector/restarts is more than its steps allow.")
+
+    def _restore(self, snapshot: Mapping[str, np.ndarray], inexact: bool) -> None:
+        """Bring the new environments to where `snapshot` was taken, and check that they got there."""
+        self.steps = int(snapshot["steps"])
+        actions = snapshot["actions"]
+        self._history = deque([actions])
+        end = 0
+        for shard, falls, faults in zip(self.shards, snapshot["falls"], snapshot["faults"], strict=True):
+            mine = slice(end, end + shard.pool.num_envs)
+            end = mine.stop
+            ended = shard.replay(snapshot["restarts"][mine], snapshot["since_restart"][mine], actions[:, mine])
+            shard.clock[:] = snapshot["clock"][mine]
+            astray = np.flatnonzero((shard.observation != snapshot["observation"][mine]).any(1) | ended)
+            if astray.size and not inexact:
+                raise RunError(
+                    f"Environment {mine.start + astray[0]} did not come back to the state it was in: it has randomness "
+                    "of its own, or its version or machine changed. The run cannot be resumed exactly; with --inexact "
+                    "it goes on from a start state."
+                )
+            if astray.size:
+                self.lost += len(astray)
+                shard.clock[astray] = 0
+                shard.restart(astray)
+            shard.falls, shard.faults.count = int(falls), int(faults)
+
+    def _since_restart(self) -> np.ndarray:
+        return np.concatenate([shard.since_restart for shard in self.shards])
+
+    def _remember(self, actions: np.ndarray) -> None:
+        self._history.append(actions.copy())
+        longest = int(self._since_restart().max())
+        while sum(map(len, self._history)) - len(self._history[0]) >= longest:
+            self._history.popleft()
+            if not self._history:
+                self._history.append(actions[:0].copy())
+                break
+
+    def allocate(self) -> Rollout:
+        """Room for a batch."""
+        rows, observation, action = (self.batch_length, self.num_envs), self.spec.observation, self.spec.action.array
+        return Rollout(
+            observation=np.empty((*rows, *observation.shape), observation.dtype),
+            action=np.empty((*rows, *action.shape), action.dtype),
+            signals=tuple(np.empty(rows, F32) for _ in range(1 + self.costs)),
+            next_observation=np.empty((*rows, *observation.shape), observation.dtype),
+            terminal=np.zeros(rows, bool),
+            cut=np.zeros(rows, bool),
+            start_observation=np.empty((self.num_envs, *observation.shape), observation.dtype),
+        )
+
+    def close(self) -> None:
+        """Give back the simulators' threads and processes."""
+        for shard in self.shards:
+            shard.pool.close()
+
+    def _check(self, batch: Rollout) -> None:
+        """Name the first environment and step whose numbers are not finite."""
+        bad_observation = ~np.isfinite(batch.next_observation).all(-1)
+        bad_signal = np.logical_or.reduce([~np.isfinite(signal) for signal in batch.signals])
+        for name, bad in (("an observation", bad_observation), ("a reward or cost", bad_signal)):
+            if bad.any():
+                t, env = (int(i) for i in np.argwhere(bad)[0])
+                step = self.steps - self.batch_length + t
+                raise RunError(
+                    f"Environment {env} gave {name} that is not a finite number at its step {step}, "
+                    f"after action {np.round(batch.action[t, env], 4).tolist()}."
+                )
+
+
+def _columns(batch: Rollout, begin: int, end: int) -> Rollout:
+    """A view of some environments' part of a batch."""
+    views = {name: array[:, begin:end] for name, array in batch._asdict().items() if isinstance(array, np.ndarray)}
+    return Rollout(
+        **{
+            **views,
+            "signals": tuple(signal[:, begin:end] for signal in batch.signals),
+            "start_observation": batch.start_observation[begin:end],
+        }
+    )

@@ -1,0 +1,28 @@
+"""Settings of tasks and evaluations. Nothing here loads an environment, so that a run can be read without one."""
+
+import dataclasses
+from typing import Annotated
+
+from kemeny.ranges import AtLeast
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a fall means, and how long a trajectory is (§6.2)."""
+
+    episodic: bool = False
+    """End an episode at a fall or at the environment's time limit, instead of restarting at a cost and going on."""
+    reset_cost: Annotated[float, AtLeast(0)] = 100.0
+    """Subtracted from the reward of a step that ends in a fall, on a continuing task."""
+    cut: Annotated[int, AtLeast(2)] = 1_000
+    """Steps after which a continuing trajectory is cut, bootstrapped and restarted from a start state."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationProtocol:
+    """How a policy is evaluated (§6.1)."""
+
+    eval_trajectories: Annotated[int, AtLeast(1)] = 10
+    """Trajectories of each evaluation, each with a seed of its own."""
+    eval_max_steps: Annotated[int, AtLeast(1)] = 10_000
+    """Steps after which an evaluation trajectory stops, if the agent has not fallen; fewer are cheaper."""

@@ -1,0 +1,491 @@
+"""`kemeny bench`: training speed beside the simulator's ceiling, and where the time of the training loop goes."""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json as json_format
+import math
+import os
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+from tyro.conf import Positional, arg
+
+from kemeny.runs import checkpoint
+from kemeny.learning import update as learner
+from kemeny.runs import loop as training
+from kemeny.experience.acting import Policy
+from kemeny.experience.collect import Collector
+from kemeny.envs.envpool import FOREVER, EnvPoolPool
+from kemeny.envs.gymnasium import GymnasiumPool
+from kemeny.envs.pool import Step, available_cores, choose_backend, make_pool
+from kemeny.envs.pool import inspect as inspect_env
+from kemeny.errors import UserError
+from kemeny.runs.progress import silent
+from kemeny.runs.directory import Logs, Run, surroundings
+from kemeny.runs.settings import Settings, from_flat
+from kemeny.spec import Continuous
+
+COMPILING = 2
+"""Iterations at the start of a run that are not counted."""
+FEWEST_BATCHES = COMPILING + 4
+NEVER = 10**9
+"""Steps between two events that shall not happen before the end."""
+DRAWN = 100
+"""Rows of actions that the ceiling goes round in."""
+
+PARTS = {
+    "simulate": "waiting for the simulator",
+    "act": "acting",
+    "store": "storing the batch",
+    "step": "advantages and policy step",
+    "critics": "waiting for the critics",
+    "logging": "logging",
+    "checkpoints": "checkpoints",
+    "rest": "the rest",
+}
+"""What the loop's thread does, and how the table calls it."""
+
+SPEED_NOTE = """\
+The ceiling is the simulator alone, stepped with actions drawn beforehand: nobody acts, stores or learns. The whole loop
+is everything but evaluations."""
+TIME_NOTE = """\
+The parts are those of the thread that runs the loop, and add up to its time. EnvPool simulates in threads of its own
+while that thread acts and stores, and the critics are refitted while the next batch is collected: this work shows only
+where the thread waits for it, or as slower work of others for want of cores. Waiting for the simulator includes handing
+it the actions, and restarts. The last two rows are of another run, which waits for the critics before it begins the
+next batch."""
+
+
+def bench(
+    envs: Annotated[Positional[tuple[str, ...]], arg(metavar="[ENV…]")] = ("HalfCheetah-v3", "Ant-v3", "Humanoid-v3"),
+    rounds: int = 3,
+    seconds: float = 8.0,
+    num_envs: int = Settings.num_envs,
+    threads: int = Settings.threads,
+    eval_max_steps: int = 10_000,
+    json: bool = False,
+    output: Annotated[Path | None, arg(aliases=["-o"])] = None,
+) -> None:
+    """Measure training speed beside the simulator's ceiling, and where the time goes; best on an idle machine.
+
+    Args:
+        envs: Ids of environments.
+        rounds: How often ceiling and training are measured, in turn.
+        seconds: About how long each measurement takes.
+        num_envs: Environments stepped together.
+        threads: Threads of each EnvPool pool (0: one a core).
+        eval_max_steps: Longest trajectory of the evaluation that is timed.
+        json: Print every measurement as JSON instead of tables.
+        output: Write the tables to this markdown file, too.
+    """
+    if not envs or rounds < 1 or not (seconds > 0 and math.isfinite(seconds)):
+        raise UserError("Name at least one environment; --rounds must be at least 1 and --seconds above 0.")
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise UserError(f"{output} cannot be written: it is a directory, or it is in one that does not exist.")
+    settings = {"num_envs": num_envs, "threads": threads, "eval_max_steps": eval_max_steps}
+    results = measure(envs, rounds, seconds, settings, lambda line: print(line, file=sys.stderr, flush=True))
+    if output is not None:
+        output.write_text(tables(results))
+    print(json_format.dumps(dataclasses.asdict(results)) if json else tables(results).rstrip())
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Where the time of a loop went."""
+
+    ms: dict[str, float]
+    """Milliseconds per iteration of each of `PARTS`; they add up to the time of an iteration."""
+    checkpoints_beside_ms: float
+    """Milliseconds per iteration of writing checkpoints in a thread of its own."""
+    evaluation_ms: float
+    """Milliseconds per iteration that evaluations add, at the interval of the settings."""
+    evaluation_lengths: list[int]
+    """Steps of each trajectory of the evaluation that was timed."""
+
+    @property
+    def total(self) -> float:
+        """Milliseconds of an iteration."""
+        return sum(self.ms.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """All about one environment; an entry a round."""
+
+    env: str
+    simulator: str
+    ceiling: list[float]
+    loop: list[float]
+    share: list[float]
+    profile: Profile
+    in_turn: Profile
+    """Of a run that waits for the critics before it begins the next batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What was measured, where, and with which settings."""
+
+    versions: dict[str, str]
+    cores: int
+    load: float
+    """Processes that wanted to run in the minute before."""
+    num_envs: int
+    threads: int
+    batch_size: int
+    eval_every: int
+    checkpoint_every: int
+    environments: list[Measured]
+
+
+def measure(
+    envs: tuple[str, ...], rounds: int, seconds: float, settings: dict[str, Any], report: Callable[[str], None]
+) -> Results:
+    """Everything that the tables show; `settings` are those of `kemeny.train` by their flat names."""
+    chosen = from_flat(settings)
+    chosen.learner()  # a mistake in any setting or name is told before anything is measured
+    for env in envs:
+        inspect_env(env)
+    return Results(
+        versions=surroundings()["versions"],
+        cores=available_cores(),
+        load=os.getloadavg()[0],
+        num_envs=chosen.num_envs,
+        threads=chosen.threads,
+        batch_size=chosen.batch_size,
+        eval_every=chosen.eval_every,
+        checkpoint_every=chosen.checkpoint_every,
+        environments=[_measure(env, rounds, seconds, settings, report) for env in envs],
+    )
+
+
+def _measure(
+    env: str, rounds: int, seconds: float, settings: dict[str, Any], report: Callable[[str], None]
+) -> Measured:
+    chosen = from_flat(settings)
+    expected = 0.6 * ceiling(env, min(seconds, 2.0), chosen, 0)
+    batches = max(FEWEST_BATCHES, round(seconds * expected / chosen.batch_size))
+    tops, loops = [], []
+    for seed in range(rounds):
+        tops.append(ceiling(env, seconds, chosen, seed))
+        loops.append(whole_loop(env, {**settings, "seed": seed}, batches))
+        report(f"{env}: ceiling {tops[-1]:,.0f}, whole loop {loops[-1]:,.0f} steps/s")
+    report(f"{env}: where the time goes")
+    return Measured(
+        env=env,
+        simulator="EnvPool" if choose_backend(env, "auto", 0) == "envpool" else "Gymnasium",
+        ceiling=tops,
+        loop=loops,
+        share=[loop / top for loop, top in zip(loops, tops, strict=True)],
+        in_turn=profile(env, {**settings, "eval_max_steps": 1}, batches, overlap=False),
+        profile=profile(env, settings, batches),
+    )
+
+
+def ceiling(env: str, seconds: float, settings: Settings, seed: int) -> float:
+    """Steps per second of the simulator alone, in two pools in turn as in training, with actions drawn beforehand.
+
+    EnvPool is used by its own interface; other environments by Kemeny's pool.
+    """
+    kind, rng = inspect_env(env).action, np.random.default_rng(seed)
+    pools, actions = [], []
+    for first, size in ((0, settings.num_envs - settings.num_envs // 2), (1, settings.num_envs // 2)):
+        if not size:
+            continue
+        if isinstance(kind, Continuous):  # as an untrained policy draws them
+            drawn = rng.normal(scale=np.exp(-0.5), size=(DRAWN, size, kind.size))
+        else:
+            drawn = rng.integers(kind.n, size=(DRAWN, size))
+        if choose_backend(env, "auto", 0) == "envpool":
+            pools.append(_BareEnvPool(env, size, seed + first, settings.threads))
+            actions.append(pools[-1].fit(drawn))
+        else:
+            pools.append(make_pool(env, size, seed=seed + first))
+            actions.append(drawn)
+    try:
+        return _speed_of(pools, actions, seconds)
+    finally:
+        for pool in pools:
+            pool.close()
+
+
+def _speed_of(pools: list[Any], actions: list[np.ndarray], seconds: float) -> float:
+    for pool, drawn in zip(pools, actions, strict=True):
+        pool.reset(np.arange(pool.num_envs))
+        pool.send(drawn[0])
+    steps, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        steps += 1
+        for pool, drawn in zip(pools, actions, strict=True):
+            step = pool.recv()
+            ended = step.terminated | step.truncated
+            if ended.any():
+                pool.reset(np.flatnonzero(ended))
+            pool.send(drawn[steps % DRAWN])
+    for pool in pools:
+        pool.recv()
+    return steps * sum(pool.num_envs for pool in pools) / elapsed
+
+
+class _BareEnvPool:
+    """EnvPool by its own public interface, with as much of `envs.pool.Pool` as it takes to step it."""
+
+    def __init__(self, env: str, num_envs: int, seed: int, threads: int) -> None:
+        import envpool
+
+        self.num_envs = num_envs
+        self._everyone = np.arange(num_envs)
+        threads = threads or min(num_envs, available_cores())
+        self._pool: Any = envpool.make_gymnasium(
+            env, num_envs=num_envs, seed=seed, num_threads=threads, max_episode_steps=FOREVER
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's about EnvPool's own float64 bounds, said once
+            _ = self._pool.observation_space, self._pool.action_space
+
+    def fit(self, action: np.ndarray) -> np.ndarray:
+        """Actions within the bounds and of the type that EnvPool wants."""
+        space = self._pool.action_space
+        if hasattr(space, "low"):
+            action = np.clip(action.reshape(*action.shape[:2], *space.shape), space.low, space.high)
+        return action.astype(space.dtype)
+
+    def reset(self, ids: np.ndarray) -> None:
+        self._pool.reset(ids)
+
+    def send(self, action: np.ndarray) -> None:
+        self._pool.send(action, self._everyone)
+
+    def recv(self) -> Step:
+        return Step(*self._pool.recv()[:4], costs=np.empty(0))
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def whole_loop(env: str, settings: dict[str, Any], batches: int) -> float:
+    """Steps per second of training without evaluations: simulation, acting, update, logs and checkpoints."""
+    with _trained(env, {**settings, "eval_max_steps": 1, "eval_every": NEVER}, batches) as run:
+        lines = run.metrics
+    first, last = lines[COMPILING], lines[-1]
+    return (last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"])
+
+
+@contextlib.contextmanager
+def _trained(env: str, settings: dict[str, Any], batches: int) -> Iterator[Run]:
+    """A finished run in a directory that does not stay."""
+    chosen = from_flat(settings)
+    chosen = dataclasses.replace(chosen, steps=batches * chosen.batch_size)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = training.start(env, chosen, Path(folder) / "run", silent)
+        except training.Interrupted:
+            raise training.Interrupted("Stopped before everything was measured.") from None
+        yield run
+
+
+def profile(env: str, settings: dict[str, Any], batches: int, *, overlap: bool = True) -> Profile:
+    """Run the loop with a stopwatch in its hand.
+
+    JAX computes in the background: a batch's update is begun, then the loop writes down the update before it, for which
+    it needs the numbers of the critics, and then it needs the new policy. The stopwatch waits in the same places and so
+    leaves the order of work as it is. Without `overlap` it waits for the critics before the next batch is begun, which
+    shows how long they take.
+    """
+    watch, laps = Stopwatch(), []
+    update, collect = learner.update, Collector.collect
+    state: Any = None
+    begin_step = watch.timed("step", update)
+    await_policy = watch.timed("step", lambda: jax.block_until_ready(state.policy))
+    await_critics = watch.timed("critics", lambda: jax.block_until_ready(state))
+    store = watch.timed("store", collect)
+
+    def timed_update(*args: Any, **kwargs: Any) -> Any:
+        nonlocal state
+        results = begin_step(*args, **kwargs)
+        if overlap:
+            await_critics()
+        state = results[0]
+        if not overlap:
+            await_policy()
+            await_critics()
+        return results
+
+    def timed_collect(*args: Any, **kwargs: Any) -> Any:
+        laps.append(watch.lap())
+        return store(*args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(learner, "update", timed_update))
+        stack.enter_context(_replaced(Collector, "collect", timed_collect))
+        for part, home, name in _timed_functions():
+            stack.enter_context(_replaced(home, name, watch.timed(part, getattr(home, name))))
+        rare = {"eval_every": NEVER, "checkpoint_every": NEVER}
+        with _trained(env, {**settings, **rare}, batches) as run:
+            end = watch.lap()
+            lengths = run.evaluations[-1]["lengths"]
+    # A lap ends where a batch is begun: the first one is the start of the run, and what follows the last is its end.
+    counted = laps[1 + COMPILING :]
+    chosen = from_flat(settings)
+    a_checkpoint = 1e3 * chosen.batch_size / chosen.checkpoint_every
+    an_evaluation = 1e3 * chosen.batch_size / chosen.eval_every
+    ms = {part: 1e3 * float(np.mean([lap[part] for lap in counted])) for part in PARTS}
+    ms["checkpoints"] = a_checkpoint * end["checkpoints"]
+    return Profile(ms, a_checkpoint * watch.beside("checkpoints"), an_evaluation * end["evaluation"], lengths)
+
+
+def _timed_functions() -> Iterator[tuple[str, Any, str]]:
+    """(part, where, name) of every function whose time is taken as it is."""
+    for pool in (EnvPoolPool, GymnasiumPool):
+        for name in ("reset", "send", "recv"):
+            yield "simulate", pool, name
+    for name, member in vars(Policy).items():
+        if inspect.isfunction(member) and not name.startswith("_"):
+            yield "act", Policy, name
+    yield "step", training, "acting_arrays"
+    yield "logging", Logs, "metrics"
+    yield "evaluation", training, "evaluate"
+    for home, name in ((checkpoint, "save"), (checkpoint, "save_best"), (Logs, "flush"), (Collector, "snapshot")):
+        yield "checkpoints", home, name
+
+
+class Stopwatch:
+    """Divides the time of each thread among parts; what a part does inside another counts for the inner one alone."""
+
+    def __init__(self) -> None:
+        self._hands: dict[int, _Hand] = {}
+        self._mine = self._hand()
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with its time counted for the part."""
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            hand = self._hand()
+            hand.enter(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                hand.leave()
+
+        return timed
+
+    def lap(self) -> defaultdict[str, float]:
+        """Seconds of each part since the last lap, in the thread that made the stopwatch."""
+        self._mine.count()
+        lap, self._mine.seconds = self._mine.seconds, defaultdict(float)
+        return lap
+
+    def beside(self, part: str) -> float:
+        """Seconds of a part in all other threads."""
+        return sum(hand.seconds[part] for hand in self._hands.values() if hand is not self._mine)
+
+    def _hand(self) -> "_Hand":
+        return self._hands.setdefault(threading.get_ident(), _Hand())
+
+
+class _Hand:
+    """The stopwatch of one thread."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._under_way = ["rest"]
+        self._since = time.perf_counter()
+
+    def enter(self, part: str) -> None:
+        self.count()
+        # An evaluation acts and simulates, too: all of that is the evaluation's.
+        self._under_way.append("evaluation" if self._under_way[-1] == "evaluation" else part)
+
+    def leave(self) -> None:
+        self.count()
+        self._under_way.pop()
+
+    def count(self) -> None:
+        now = time.perf_counter()
+        self.seconds[self._under_way[-1]] += now - self._since
+        self._since = now
+
+
+@contextlib.contextmanager
+def _replaced(home: Any, name: str, stand_in: Any) -> Iterator[None]:
+    """While this is open, `home.name` is something else."""
+    original = getattr(home, name)
+    setattr(home, name, stand_in)
+    try:
+        yield
+    finally:
+        setattr(home, name, original)
+
+
+def tables(results: Results) -> str:
+    """The results as markdown."""
+    named = ", ".join(
+        f"{name} {results.versions[name]}" for name in ("kemeny", "envpool", "jax") if name in results.versions
+    )
+    head = (
+        f"Written by `kemeny bench`: {named}; {results.cores} cores, load {results.load:.1f} at the start; "
+        f"{results.num_envs} environments, threads of each pool: {results.threads or 'one a core'}."
+    )
+    return "\n".join([head, "", *_speed_table(results.environments), "", *_time_table(results), ""])
+
+
+def _speed_table(environments: list[Measured]) -> list[str]:
+    return [
+        f"Steps per second, median (range) of {len(environments[0].loop)} interleaved rounds.",
+        "",
+        "| environment | simulator | its ceiling | whole loop of `kemeny train` | share of the ceiling |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {one.env} | {one.simulator} | {_range(one.ceiling)} | {_range(one.loop)} | {_range(one.share, '.2f')} |"
+            for one in environments
+        ),
+        "",
+        SPEED_NOTE,
+    ]
+
+
+def _time_table(results: Results) -> list[str]:
+    environments = results.environments
+
+    def row(name: str, cell: Callable[[Measured], str]) -> str:
+        return f"| {name} | {' | '.join(cell(one) for one in environments)} |"
+
+    def part_of_loop(part: str) -> Callable[[Measured], str]:
+        return lambda one: f"{one.profile.ms[part]:.1f} ({one.profile.ms[part] / one.profile.total:.0%})"
+
+    lengths = ", ".join(f"{np.mean(one.profile.evaluation_lengths):,.0f} ({one.env})" for one in environments)
+    return [
+        f"Milliseconds per iteration of {results.batch_size:,} steps (share of the loop).",
+        "",
+        row("", lambda one: one.env),
+        row("---", lambda one: "---"),
+        *(row(name, part_of_loop(part)) for part, name in PARTS.items()),
+        row("**the loop**", lambda one: f"**{one.profile.total:.1f}**"),
+        row("checkpoints, written beside it", lambda one: f"{one.profile.checkpoints_beside_ms:.1f}"),
+        row("evaluations add", lambda one: f"{one.profile.evaluation_ms:.1f}"),
+        row("critics, waited for at once", lambda one: f"{one.in_turn.ms['critics']:.1f}"),
+        row("the loop that waits for them", lambda one: f"{one.in_turn.total:.1f}"),
+        "",
+        TIME_NOTE,
+        "",
+        f"Checkpoints (one every {results.checkpoint_every:,} steps) and evaluations (one every "
+        f"{results.eval_every:,}) are timed once",
+        "and spread over their interval; that they wait for the critics is not counted. Mean length of the",
+        f"evaluation's trajectories: {lengths} steps.",
+    ]
+
+
+def _range(values: list[float], form: str = ",.0f") -> str:
+    return f"{np.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"

@@ -1,0 +1,52 @@
+"""A learner's state as named NumPy arrays, for checkpoints and for the policy that acts; and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from kemeny.learning.learner import State
+from kemeny.spec import ArraySpec, Continuous, Spec, check_arrays
+
+
+def to_arrays(state: State) -> dict[str, np.ndarray]:
+    """Every array of the state by its path in it: policy/network/weights/0, optimizers/0/mu/…"""
+    return {name: np.asarray(_raw(leaf)) for name, leaf in _named_leaves(state)}
+
+
+def from_arrays(template: State, arrays: Mapping[str, np.ndarray], where: object) -> State:
+    """The state that was saved; `template` says which arrays it must have, and `where` they were read from."""
+    leaves = _named_leaves(template)
+    check_arrays(arrays, {name: ArraySpec.of(np.asarray(_raw(leaf))) for name, leaf in leaves}, where)
+    restored = []
+    for name, leaf in leaves:
+        array = jax.numpy.asarray(arrays[name])
+        restored.append(jax.random.wrap_key_data(array) if _is_key(leaf) else array)
+    return jax.tree.unflatten(jax.tree.structure(template), restored)
+
+
+def acting_arrays(state: State, spec: Spec) -> dict[str, np.ndarray]:
+    """What the policy in NumPy needs, named as in a checkpoint."""
+    leaves = _named_leaves({"policy": state.policy, "normalizer": state.normalizer})
+    return {**{name: np.asarray(leaf) for name, leaf in leaves}, **bounds(spec)}
+
+
+def bounds(spec: Spec) -> dict[str, np.ndarray]:
+    """What the policy in NumPy clips its actions to."""
+    if not isinstance(spec.action, Continuous):
+        return {}
+    return {"action/low": spec.action.low, "action/high": spec.action.high}
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
+
+
+def _raw(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,63 @@
+"""Critics refitted to their targets after each batch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from kemeny.learning.minibatches import minibatches
+from kemeny.learning.networks import Critic
+from kemeny.learning.settings import CriticFit
+
+
+def annealed(step_size: float, iteration: Int[Array, ""], iterations: int | Int[Array, ""]) -> Float[Array, ""]:
+    """A step size that falls linearly from its value at iteration 0 to 0 at the last one.
+
+    In double precision, like the Python that computed it before: one rounding, whatever the length of the run.
+    """
+    with jax.enable_x64(True):
+        share = jnp.asarray(iteration, jnp.float64) / jnp.asarray(iterations, jnp.float64)
+        return (step_size * (1 - share)).astype(jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def refit(
+    fit: CriticFit,
+    critic: Critic,
+    optimizer: optax.OptState,
+    x: Float[Array, "sample obs"],
+    target: Float[Array, " sample"],
+    weight: Float[Array, " sample"],
+    step_size: Float[Array, ""],
+    key: PRNGKeyArray,
+) -> tuple[Critic, optax.OptState, Float[Array, ""], Bool[Array, ""]]:
+    """Minimise the squared error to the targets by Adam over shuffled minibatches (Algorithm 2, line 9).
+
+    Returns the critic, Adam's moments, the mean loss of the last pass, and whether a number was not finite: then critic
+    and moments are the old ones.
+    """
+    adam = optax.scale_by_adam()
+    share = weight * (len(weight) / jnp.sum(weight))  # of mean 1 over the batch, so that a minibatch's mean is unbiased
+
+    def loss(critic, x, target, share):
+        weight_norm = sum(jnp.sum(w**2) for w in critic.network.weights)
+        return jnp.mean(share * (critic(x) - target) ** 2) + fit.critic_l2 * weight_norm
+
+    def descend(carry, part):
+        critic, optimizer = carry
+        value, gradient = jax.value_and_grad(loss)(critic, *part)
+        change, optimizer = adam.update(gradient, optimizer)
+        critic = jax.tree.map(lambda parameter, d: parameter - step_size * d, critic, change)
+        return (critic, optimizer), value
+
+    def go_over(carry, key):
+        return jax.lax.scan(descend, carry, minibatches(key, (x, target, share), fit.critic_minibatch))
+
+    (fitted, moved), losses = jax.lax.scan(go_over, (critic, optimizer), jax.random.split(key, fit.critic_epochs))
+    flat, _ = ravel_pytree((fitted, moved))
+    broken = ~jnp.isfinite(flat).all()
+    keep = functools.partial(jax.tree.map, lambda old, new: jnp.where(broken, old, new))
+    return keep(critic, fitted), keep(optimizer, moved), losses[-1].mean(), broken

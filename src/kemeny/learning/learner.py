@@ -1,0 +1,77 @@
+"""What an update depends on (`Learner`) and what it changes (`State`)."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from kemeny.criterion import Average, Criterion
+from kemeny.learning import networks
+from kemeny.learning.networks import Critic, PolicyNetwork
+from kemeny.learning.normalizer import Normalizer
+from kemeny.learning.settings import CriticFit, Networks
+from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.protocol import PolicyStep
+from kemeny.spec import Spec
+
+
+class Learner(eqx.Module):
+    """Everything that an update depends on but does not change.
+
+    `iterations` is traced: compiled code serves runs of any length. All else is fixed when an update is compiled.
+    """
+
+    iterations: int | Int[Array, ""] = 200
+    """Updates in the whole run, over which the critics' step size is annealed."""
+    criterion: Criterion = eqx.field(static=True, default=Average())
+    limits: tuple[float, ...] = eqx.field(static=True, default=())
+    """Upper limit of each cost, in the criterion's units."""
+    gae_lambda: float = eqx.field(static=True, default=0.8)
+    cost_gae_lambda: float = eqx.field(static=True, default=0.8)
+    networks: Networks = eqx.field(static=True, default=Networks())
+    step: PolicyStep = eqx.field(static=True, default=Natural())
+    critic: CriticFit = eqx.field(static=True, default=CriticFit())
+
+
+class State(eqx.Module):
+    """Everything that an update changes."""
+
+    policy: PolicyNetwork
+    critics: tuple[Critic, ...]
+    """Reward first, then each cost."""
+    optimizers: tuple[optax.OptState, ...]
+    """Of the critics."""
+    step: Any
+    """What the policy step remembers from one update to the next."""
+    normalizer: Normalizer
+    key: PRNGKeyArray
+    iteration: Int[Array, ""]
+    skipped_in_a_row: Int[Array, ""]
+    """Updates without a policy step since the last one with it."""
+    objective: Float[Array, " signal"]
+    """J of each signal in the last batch, NaN before the first: realised changes are counted from it."""
+
+
+def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
+    """The state before the first batch."""
+    policy_key, critic_key, key = jax.random.split(key, 3)
+    policy = networks.build_policy(learner.networks, spec, policy_key)
+    # Folding in the signal's number gives the reward's critic the same start however many costs there are.
+    critics = tuple(
+        networks.build_critic(learner.networks, spec, jax.random.fold_in(critic_key, signal))
+        for signal in range(1 + len(learner.limits))
+    )
+    return State(
+        policy=policy,
+        critics=critics,
+        optimizers=tuple(optax.scale_by_adam().init(eqx.filter(critic, eqx.is_array)) for critic in critics),
+        step=learner.step.init(policy),
+        normalizer=Normalizer.init(spec.observation.size, learner.networks.observation_clip),
+        key=key,
+        iteration=jnp.zeros((), jnp.int32),
+        skipped_in_a_row=jnp.zeros((), jnp.int32),
+        objective=jnp.full(len(critics), jnp.nan, jnp.float32),
+    )

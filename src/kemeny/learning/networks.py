@@ -1,0 +1,159 @@
+"""Policies and critics as networks, and the distributions over actions that policies give.
+
+Two hidden layers of tanh units by default (Appendix H). A Gaussian policy has a standard deviation that does not
+depend on the state; a categorical one has one logit per action. KL divergences are exact, not sampled.
+
+A kind of network is known by its name, which is stored in checkpoints: `experience/acting.py` has the same kind in
+NumPy.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from kemeny.learning.settings import Activation, Networks
+from kemeny.spec import Continuous, Discrete, Spec
+
+HIDDEN_GAIN = float(np.sqrt(2))
+"""Orthogonal gain of hidden layers."""
+POLICY_HEAD_GAIN = 0.01
+"""A small last layer: the first policy acts alike in every state."""
+CRITIC_HEAD_GAIN = 1.0
+
+
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+
+
+class Perceptron(eqx.Module):
+    """Hidden layers and a linear head."""
+
+    kind: ClassVar[str] = "perceptron"
+    weights: tuple[Float[Array, "..."], ...]
+    biases: tuple[Float[Array, "..."], ...]
+    activation: Activation = eqx.field(static=True, default="tanh")
+
+    @classmethod
+    def init(cls, networks: Networks, key: PRNGKeyArray, inputs: int, outputs: int, head_gain: float) -> "Perceptron":
+        """Orthogonal weights, zero biases."""
+        sizes = (inputs, *networks.hidden, outputs)
+        gains = [HIDDEN_GAIN] * len(networks.hidden) + [head_gain]
+        keys = jax.random.split(key, len(gains))
+        weights = tuple(
+            jax.nn.initializers.orthogonal(gain)(k, (rows, columns), jnp.float32)
+            for gain, k, rows, columns in zip(gains, keys, sizes[:-1], sizes[1:], strict=True)
+        )
+        return cls(weights, tuple(jnp.zeros(n, jnp.float32) for n in sizes[1:]), networks.activation)
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Apply to the last axis."""
+        activate = ACTIVATIONS[self.activation]
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = activate(x @ weight + bias)
+        return x @ self.weights[-1] + self.biases[-1]
+
+    @property
+    def description(self) -> dict[str, str]:
+        """What, beside its arrays, it takes to use this network: a checkpoint's facts have it."""
+        return {"kind": self.kind, "activation": self.activation}
+
+
+class Gaussian(NamedTuple):
+    """Independent normal components, one deviation for the whole batch."""
+
+    mean: Float[Array, "*batch act"]
+    log_std: Float[Array, " act"]
+
+    def log_prob(self, action: Float[Array, "*batch act"]) -> Float[Array, "*batch"]:
+        """Log density, for the action as drawn (before clipping)."""
+        z = (action - self.mean) * jnp.exp(-self.log_std)
+        return -0.5 * jnp.sum(z**2 + 2 * self.log_std + jnp.log(2 * jnp.pi), -1)
+
+    def kl(self, other: "Gaussian") -> Float[Array, "*batch"]:
+        """D_KL(self ‖ other)."""
+        variance_ratio = jnp.exp(2 * (self.log_std - other.log_std))
+        shift = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return 0.5 * jnp.sum(variance_ratio + shift**2 - 1 - 2 * (self.log_std - other.log_std), -1)
+
+    def entropy(self) -> Float[Array, ""]:
+        """Differential entropy, the same in every state."""
+        return jnp.sum(self.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
+
+
+class Categorical(NamedTuple):
+    """A choice among finitely many actions."""
+
+    logits: Float[Array, "*batch act"]
+
+    def log_prob(self, action: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """Log probability."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return jnp.take_along_axis(log_p, action[..., None], -1)[..., 0]
+
+    def kl(self, other: "Categorical") -> Float[Array, "*batch"]:
+        """D_KL(self ‖ other)."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return jnp.sum(jnp.exp(log_p) * (log_p - jax.nn.log_softmax(other.logits)), -1)
+
+    def entropy(self) -> Float[Array, ""]:
+        """Entropy, averaged over the batch."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return -jnp.mean(jnp.sum(jnp.exp(log_p) * log_p, -1))
+
+
+Distribution = Gaussian | Categorical
+
+
+class GaussianPolicy(eqx.Module):
+    """π(a|s) = N(network(s), diag exp(2·log_std)): for Box actions."""
+
+    network: Perceptron
+    log_std: Float[Array, " act"]
+
+    def __call__(self, x: Float[Array, "*batch obs"]) -> Gaussian:
+        """The distribution in each (normalised) state."""
+        return Gaussian(self.network(x), self.log_std)
+
+
+class CategoricalPolicy(eqx.Module):
+    """π(a|s) = softmax(network(s)): for Discrete actions."""
+
+    network: Perceptron
+
+    def __call__(self, x: Float[Array, "*batch obs"]) -> Categorical:
+        """The distribution in each (normalised) state."""
+        return Categorical(self.network(x))
+
+
+PolicyNetwork = GaussianPolicy | CategoricalPolicy
+"""The policy that learns; `experience.acting.Policy` is the one that acts."""
+
+
+class Critic(eqx.Module):
+    """v(s), the bias of one signal under the average criterion, its discounted value otherwise."""
+
+    network: Perceptron
+
+    def __call__(self, x: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
+        """The value of each (normalised) state."""
+        return self.network(x)[..., 0]
+
+
+def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNetwork:
+    """An untrained policy for an environment's observations and actions."""
+    inputs = spec.observation.size
+    match spec.action:
+        case Continuous(low=low):
+            network = Perceptron.init(networks, key, inputs, len(low), POLICY_HEAD_GAIN)
+            assert networks.log_std is not None, "settings know which deviation the paper has"
+            return GaussianPolicy(network, jnp.full(len(low), networks.log_std, jnp.float32))
+        case Discrete(n=actions):
+            return CategoricalPolicy(Perceptron.init(networks, key, inputs, actions, POLICY_HEAD_GAIN))
+
+
+def build_critic(networks: Networks, spec: Spec, key: PRNGKeyArray) -> Critic:
+    """An untrained critic of one signal."""
+    return Critic(Perceptron.init(networks, key, spec.observation.size, 1, CRITIC_HEAD_GAIN))

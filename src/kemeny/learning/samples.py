@@ -1,0 +1,37 @@
+"""A batch as the learner uses it: flat samples with their advantages and targets.
+
+Samples of several batches can be concatenated; `estimates.py` makes them from a rollout.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+
+
+class Samples(NamedTuple):
+    """One entry per step of the batch."""
+
+    x: Float[Array, "sample obs"]
+    """The observation, normalised."""
+    action: Num[Array, "sample *act"]
+    """As the policy drew it."""
+    log_prob: Float[Array, " sample"]
+    """Log-probability of the action under the policy that acted."""
+    advantage: tuple[Float[Array, " sample"], ...]
+    """Reward first, then each cost."""
+    target: tuple[Float[Array, " sample"], ...]
+    """What each critic is refitted to."""
+    weight: Float[Array, " sample"]
+    """How much the sample counts: one of weight 2 counts as two."""
+
+    def average(self, values: Float[Array, " sample"]) -> Float[Array, ""]:
+        """The weighted mean over the samples."""
+        return jnp.sum(self.weight * values) / jnp.sum(self.weight)
+
+
+def concatenate(*parts: Samples) -> Samples:
+    """The samples of several batches as those of one."""
+    return jax.tree.map(lambda *columns: jnp.concatenate(columns), *parts)

@@ -1,0 +1,69 @@
+"""Settings of the learner. Nothing here loads JAX, so that a run can be read without it."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from kemeny.ranges import Above, AtLeast, Between
+
+StepName = Literal["natural", "clip"]
+Activation = Literal["tanh", "relu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Networks:
+    """Size and start of the networks (Appendix H)."""
+
+    hidden: Annotated[tuple[int, ...], AtLeast(1)] = (64, 64)
+    """Units in each hidden layer of policy and critics."""
+    activation: Activation = "tanh"
+    """Function of each hidden unit."""
+    log_std: float | None = -1.0
+    """Initial log standard deviation of a Gaussian policy; None: the paper's, −0.5 for atrpo and trpo, −1 for acpo and
+    cpo."""
+    observation_clip: Annotated[float, AtLeast(0)] = 10.0
+    """Normalised observations are clipped to ± this."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrustRegion:
+    """How far, and how carefully, one policy step goes (§5.2)."""
+
+    delta: Annotated[float, AtLeast(0)] = 0.02
+    """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch. The clipped step
+    stops where it is exceeded."""
+    damping: Annotated[float, AtLeast(0)] = 0.01
+    """Added to the diagonal of the Fisher matrix."""
+    cg_iterations: Annotated[int, AtLeast(1)] = 10
+    """Conjugate-gradient iterations."""
+    backtrack: Annotated[float, Between(0, 1)] = 0.8
+    """Factor by which a rejected step is shortened."""
+    backtrack_tries: Annotated[int, AtLeast(1)] = 10
+    """Step lengths tried before the update is skipped."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Clipping:
+    """How the clipped step (--step clip) goes over a batch (Schulman et al. 2017)."""
+
+    clip_ratio: Annotated[float, Above(0)] = 0.2
+    """A probability ratio beyond 1 ± this gains nothing more."""
+    policy_step_size: Annotated[float, AtLeast(0)] = 3e-4
+    """Adam's step size for the policy."""
+    policy_epochs: Annotated[int, AtLeast(1)] = 10
+    """Passes over the batch for the policy."""
+    policy_minibatch: Annotated[int, AtLeast(1)] = 100
+    """Samples in a minibatch of the policy; what is left over after the last whole one is skipped in that pass."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticFit:
+    """How a critic is refitted to its targets after each batch (Appendix H)."""
+
+    critic_step_size: Annotated[float, AtLeast(0)] = 3e-4
+    """Adam's step size for the critics, annealed linearly to 0 over the run."""
+    critic_l2: Annotated[float, AtLeast(0)] = 3e-3
+    """Weight of Σw² in the critics' loss (weights, not biases)."""
+    critic_epochs: Annotated[int, AtLeast(1)] = 10
+    """Passes over the batch for each critic."""
+    critic_minibatch: Annotated[int, AtLeast(1)] = 100
+    """Samples in a minibatch of a critic; what is left over after the last whole one is skipped in that pass."""

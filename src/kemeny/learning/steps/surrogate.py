@@ -1,0 +1,33 @@
+"""The first-order change of J that every policy step maximises (Lemma 1), and its gradient."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kemeny.learning.networks import Distribution, PolicyNetwork
+from kemeny.learning.samples import Samples
+
+SMALLEST_DEVIATION = 1e-8
+"""Advantages that do not vary at all are left as they are (zero) rather than divided by zero."""
+
+
+def surrogate(candidate: Distribution, samples: Samples, advantage: Float[Array, " sample"]) -> Float[Array, ""]:
+    """E[π(a|s)/π_k(a|s) · A], π_k being the policy that acted."""
+    return samples.average(jnp.exp(candidate.log_prob(samples.action) - samples.log_prob) * advantage)
+
+
+def policy_gradient(policy: PolicyNetwork, samples: Samples, advantage: Float[Array, " sample"]) -> PolicyNetwork:
+    """g of Appendix E: the gradient of the surrogate at this policy, as a tree of its shape."""
+    return jax.grad(lambda candidate: surrogate(candidate(samples.x), samples, advantage))(policy)
+
+
+def centred(samples: Samples, advantage: Float[Array, " sample"]) -> Float[Array, " sample"]:
+    """Advantages with mean 0."""
+    return advantage - samples.average(advantage)
+
+
+def standardized(samples: Samples) -> tuple[Float[Array, " sample"], Float[Array, ""]]:
+    """The reward's advantages with mean 0 and deviation 1, and the deviation that they had."""
+    deviation = jnp.sqrt(samples.average(centred(samples, samples.advantage[0]) ** 2))
+    spread = jnp.maximum(deviation, SMALLEST_DEVIATION)
+    return centred(samples, samples.advantage[0]) / spread, spread

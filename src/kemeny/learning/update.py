@@ -1,0 +1,131 @@
+"""One update of policy and critics from one batch: the same lines for every algorithm.
+
+    rollout → samples with the advantage of each signal → policy step → critics refitted → next state
+
+Pure and traceable: `lax.scan` over updates equals a loop. An unconstrained algorithm is one with no limits.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from kemeny.learning.critic import annealed, refit
+from kemeny.learning.estimates import Estimate, estimate
+from kemeny.learning.learner import Learner, State
+from kemeny.learning.samples import Samples
+from kemeny.learning.steps.protocol import Limits, Outcome, Report
+from kemeny.rollout import Rollout, flatten
+
+STEP_STREAM = 1
+"""Keeps a policy step's randomness apart from the critics'."""
+
+
+class Metrics(NamedTuple):
+    """What one update saw and did; `docs/metrics.md` explains each field."""
+
+    rate: Float[Array, ""]
+    objective: Float[Array, ""]
+    realised_improvement: Float[Array, ""]
+    skipped_in_a_row: Int[Array, ""]
+    advantage_std: Float[Array, ""]
+    value_mean: Float[Array, ""]
+    explained_variance: Float[Array, ""]
+    step: Report
+    costs: "CostMetrics | None"
+    critics: "CriticMetrics"
+
+
+class CostMetrics(NamedTuple):
+    """One entry per cost."""
+
+    cost: Float[Array, " cost"]
+    violation: Float[Array, " cost"]
+    realised_cost_change: Float[Array, " cost"]
+
+
+class CriticMetrics(NamedTuple):
+    """How the critics were refitted."""
+
+    critic_loss: Float[Array, " signal"]
+    critic_skipped: Bool[Array, ""]
+
+
+def plain_fields(metrics: Any) -> dict[str, Any]:
+    """Every number of the metrics by its name, whatever it is grouped with; what is None is left out."""
+    fields: dict[str, Any] = {}
+    for name, value in metrics._asdict().items():
+        if isinstance(value, tuple):
+            fields |= plain_fields(value)
+        elif value is not None:
+            fields[name] = value
+    return fields
+
+
+def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Metrics]:
+    """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch.
+
+    Outside of a traced function, policy and critics are separate programs. JAX runs them in the background, and the
+    policy does not wait for the critics: the next batch can be collected while they are refitted.
+    """
+    improved, samples, work, metrics = _improve(learner, state, rollout)
+    fits = [
+        refit(learner.critic, critic, optimizer, samples.x, target, samples.weight, work.step_size, work.key)
+        for critic, optimizer, target in zip(state.critics, state.optimizers, samples.target, strict=True)
+    ]
+    critics, optimizers, losses, broken = zip(*fits, strict=True)
+    improved = dataclasses.replace(improved, critics=critics, optimizers=optimizers)
+    return improved, metrics._replace(critics=CriticMetrics(jnp.stack(losses), jnp.stack(broken).any()))
+
+
+class _CriticWork(NamedTuple):
+    """With what the critics are refitted, beside the samples."""
+
+    step_size: Float[Array, ""]
+    key: PRNGKeyArray
+
+
+@jax.jit
+def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Samples, _CriticWork, Metrics]:
+    """Everything but the critics (lines 4 to 8 and 10)."""
+    samples, estimates = estimate(learner, state, rollout)
+    reward, costs = estimates[0], estimates[1:]
+    key, critic_key = jax.random.split(state.key)
+    limits = _limits(learner, costs)
+    policy, step, report = learner.step(
+        state.policy, samples, limits, state.step, jax.random.fold_in(critic_key, STEP_STREAM)
+    )
+    skipped = jnp.where(report.outcome == Outcome.ACCEPTED, 0, state.skipped_in_a_row + 1)
+    objective = jnp.stack([signal.objective for signal in estimates])
+    realised = objective - state.objective
+    metrics = Metrics(
+        rate=reward.rate,
+        objective=reward.objective,
+        realised_improvement=realised[0],
+        skipped_in_a_row=skipped,
+        advantage_std=reward.advantage_std,
+        value_mean=reward.value_mean,
+        explained_variance=reward.explained_variance,
+        step=report,
+        costs=CostMetrics(objective[1:], limits.excess, realised[1:]) if costs else None,
+        critics=CriticMetrics(jnp.zeros(len(estimates)), jnp.array(False)),
+    )
+    improved = dataclasses.replace(
+        state,
+        policy=policy,
+        step=step,
+        normalizer=state.normalizer.update(flatten(rollout.observation)),
+        key=key,
+        iteration=state.iteration + 1,
+        skipped_in_a_row=skipped,
+        objective=objective,
+    )
+    step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
+    return improved, samples, _CriticWork(step_size, critic_key), metrics
+
+
+def _limits(learner: Learner, costs: tuple[Estimate, ...]) -> Limits:
+    excess = jnp.array([cost.objective - limit for cost, limit in zip(costs, learner.limits, strict=True)])
+    return Limits(excess, learner.criterion.slope)

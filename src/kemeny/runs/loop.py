@@ -1,0 +1,388 @@
+"""The training loop: collect, update, log, evaluate, checkpoint; and the same again after a stop."""
+
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from kemeny.envs.pool import EnvLike, inspect
+from kemeny.errors import Damaged, RunError, UserError
+from kemeny.experience.acting import Policy
+from kemeny.experience.collect import Collector
+from kemeny.experience.evaluate import evaluate, evaluation_seed
+from kemeny.experience.source import Batch, numpy_policy
+from kemeny.learning.arrays import bounds, from_arrays, to_arrays
+from kemeny.learning.learner import init
+from kemeny.learning.steps.direction import Case
+from kemeny.learning.steps.protocol import Outcome
+from kemeny.learning.update import Metrics, plain_fields, update
+from kemeny.machine import differences, keep_compiled, keep_cores, surroundings, xla_cores
+from kemeny.naming import name_of
+from kemeny.observers import Observer, Observers
+from kemeny.runs import checkpoint
+from kemeny.runs.assembly import make_learner
+from kemeny.runs.directory import Run
+from kemeny.runs.disk import Disk
+from kemeny.runs.interrupts import CallbackObserver, Interrupted, Stop
+from kemeny.runs.logs import Logs, plain
+from kemeny.runs.presets import Preset
+from kemeny.runs.presets import preset as preset_settings
+from kemeny.runs.settings import Settings, cost_names, from_flat, to_flat
+
+RECOVERIES_BEFORE_A_MESSAGE = 50
+"""Steps in a row that only reduced cost, after which the user hears of it."""
+
+Callback = Callable[[dict[str, Any]], Any]
+
+
+def train(
+    env: EnvLike,
+    *,
+    out: str | Path | None = None,
+    preset: Preset = "default",
+    callback: Callback | None = None,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
+) -> Run:
+    """Train a policy and leave a run directory.
+
+    `env` is the id of an environment or a function that makes one; `settings` are the fields of `kemeny.Settings` and
+    of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
+    preset's: the default, or the paper's.
+
+    `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log` is
+    "metrics" or "evaluations". If it returns True, the run stops after the iteration in progress; if it raises, too, and
+    the error goes on to the caller. Either way a checkpoint is written first, and `kemeny.resume` goes on from it.
+    `observers` see more than a callback: see `kemeny.Observer`.
+    """
+    return start(env, from_flat(settings, preset_settings(preset)), out, observers, callback)
+
+
+def start(
+    env: EnvLike,
+    settings: Settings,
+    out: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    callback: Callback | None = None,
+) -> Run:
+    """`train`, with settings already made."""
+    make_learner(settings)
+    inspect(env, costs=settings.cost)
+    name = name_of(env)
+    if out is None:
+        out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
+    config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
+    named = {**to_flat(settings), "cost": cost_names(settings)}
+    run = Run.create(Path(out), {**config, "settings": named, **surroundings()}, Disk(Observers(observers)))
+    keep_compiled(xla_cores())
+    with run.locked():
+        return _train(run, env, settings, None, observers, callback)
+
+
+def resume(
+    path: str | Path,
+    *,
+    env: EnvLike | None = None,
+    cost: Any = None,
+    inexact: bool = False,
+    callback: Callback | None = None,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Go on with a stopped or killed run exactly where its newest sound checkpoint left it.
+
+    A run whose environment came from a function needs that function again as `env`; one with costs that are functions
+    needs its costs again as `cost`. Where environments cannot be brought back to where they were, the run is refused,
+    or with `inexact` goes on from start states. `callback` and `observers` are those of `kemeny.train`.
+    """
+    run = Run.open(path)
+    config = run.config
+    if env is None:
+        if not config["env_is_id"]:
+            raise UserError(f"{path} was trained on the function {config['env']}: pass it as kemeny.resume(…, env=…).")
+        env = config["env"]
+    assert env is not None
+    settings = from_flat(config["settings"] if cost is None else {**config["settings"], "cost": cost})
+    names = cost_names(settings)
+    if names != config["settings"]["cost"]:
+        raise UserError(f"{path} was trained with the costs {config['settings']['cost']}, not {names}.")
+    if any(isinstance(given, str) and given.endswith("()") for given in settings.cost):
+        raise UserError(f"{path} was trained with the costs {names}: pass them as kemeny.resume(…, cost=…).")
+    say = Observers(observers).say
+    with run.locked():
+        for difference in differences(config):
+            say(f"{difference} The run goes on, but perhaps not bit for bit as if it had never stopped.")
+        keep_compiled(keep_cores(config.get("cores"), say))
+        saved = None
+        if checkpoint.any_in(run.path):
+            saved = checkpoint.latest(run.path, say)
+            if saved.facts["iteration"] >= settings.iterations:
+                say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
+                return run
+        else:
+            say(f"{path} has no checkpoint yet: starting from the beginning.")
+        return _train(run, env, settings, saved, observers, callback, inexact)
+
+
+def _train(
+    run: Run,
+    env: EnvLike,
+    settings: Settings,
+    saved: checkpoint.Checkpoint | None,
+    observers: Sequence[Observer],
+    callback: Callback | None,
+    inexact: bool = False,
+) -> Run:
+    if saved is not None:
+        _check_counts(saved, settings)
+    stop = Stop()
+    with contextlib.ExitStack() as stack:
+        everyone = list(observers)
+        if callback is not None:
+            everyone.append(CallbackObserver(callback, stop))
+        loop = _Loop(run, env, settings, saved, everyone, stop, inexact, stack)
+        stack.enter_context(stop)
+        while loop.iteration < settings.iterations and not stop.asked:
+            loop.iterate()
+            last = loop.iteration == settings.iterations
+            if last or loop.due(settings.eval_every):
+                loop.evaluate()
+            if last or stop.asked or loop.due(settings.checkpoint_every):
+                loop.checkpoint()
+    if stop.error is not None:
+        raise stop.error
+    if stop.interrupted and loop.iteration < settings.iterations:
+        raise Interrupted(f"Stopped after {loop.steps:,} steps. Go on with: kemeny resume {run.path}")
+    return run
+
+
+class _Loop:
+    """A run in progress."""
+
+    def __init__(
+        self,
+        run: Run,
+        env: EnvLike,
+        settings: Settings,
+        saved: checkpoint.Checkpoint | None,
+        observers: Sequence[Observer],
+        stop: Stop,
+        inexact: bool,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.run, self.env, self.settings, self.stop = run, env, settings, stop
+        self.learner = make_learner(settings)
+        everyone = Observers(observers)
+        past = [record for record in run.metrics if saved is not None and record["steps"] <= saved.facts["steps"]]
+        limits = LimitsOutOfReach(settings, past if settings.limit else [], everyone.say)
+        self.observer = Observers([*observers, limits] if settings.limit else observers)
+        self.source = Collector(
+            env,
+            settings.task,
+            num_envs=settings.num_envs,
+            batch_length=settings.batch_length,
+            seed=settings.seed,
+            costs=settings.cost,
+            simulation=settings.simulation,
+            observer=self.observer,
+            snapshot=None if saved is None else saved.under("collector"),
+            inexact=inexact,
+        )
+        stack.callback(self.source.close)
+        if self.source.lost:
+            self.observer.say(f"{self.source.lost} environments did not come back to where they were and begin anew.")
+        self.state = init(self.learner, self.source.spec, jax.random.key(settings.seed))
+        facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
+        if saved is not None:
+            self.state = from_arrays(self.state, saved.arrays, f"The checkpoint {saved.path}")
+            facts = saved.facts
+        self.iteration: int = facts["iteration"]
+        self.best = facts["best_score"]
+        self.began = time.monotonic() - facts["seconds"]
+        disk = Disk(self.observer)
+        self.logs = Logs(run.path, facts["log_sizes"], self.steps, disk)
+        stack.callback(self.logs.close)
+        self.saver = checkpoint.Saver(run.path, settings.keep_checkpoints, disk)
+        self.writer = _Writer(self.observer)
+        stack.callback(self.writer.finish)
+        self.observer.begin("run", run.path, settings.steps, self.steps)
+        stack.callback(self.observer.end, "run")
+        self.unlogged: tuple[Metrics, Batch, dict[str, Any]] | None = None
+        stack.callback(self.log)
+
+    @property
+    def steps(self) -> int:
+        """Agent–environment interactions so far."""
+        return self.iteration * self.settings.batch_size
+
+    def due(self, every: int) -> bool:
+        """Whether the last batch crossed a multiple of `every`."""
+        return self.steps // every > (self.steps - self.settings.batch_size) // every
+
+    def iterate(self) -> None:
+        """Collect a batch and learn from it."""
+        self.observer.begin("collect")
+        batch = self.source.collect(self.state, self.iteration)
+        self.observer.end("collect")
+        self.observer.begin("update")
+        self.state, metrics = update(self.learner, self.state, batch.rollout)
+        self.observer.end("update", self.state, metrics)
+        self.iteration += 1
+        unlogged = (metrics, batch, self._counts(batch))
+        self.log()
+        self.unlogged = unlogged
+        self.writer.check()
+
+    def log(self) -> None:
+        """Write the last iteration down: while the next one is computed, so that nobody waits for it or its critics."""
+        if self.unlogged is None:
+            return
+        (metrics, batch, counts), self.unlogged = self.unlogged, None
+        self.observer.begin("critics")
+        metrics = jax.device_get(metrics)
+        self.observer.end("critics")
+        record = {**counts, **plain(plain_fields(metrics))}
+        self.observer.begin("log")
+        self.logs.metrics(record)
+        self.observer.end("log")
+        self.observer.iteration(record)
+        if record["faults"]:
+            self.observer.say(f"Environments restarted after a fault: {record['faults']}, such as: {batch.fault}")
+        self._give_up_if_stuck(record)
+
+    def evaluate(self) -> None:
+        """Evaluate the policy, and keep it if it is the best so far."""
+        self.log()
+        settings = self.settings
+        self.observer.begin("evaluate")
+        result = evaluate(
+            self._policy(),
+            self.env,
+            settings.protocol,
+            seed=evaluation_seed(settings.seed, self.steps),
+            costs=settings.cost,
+            simulation=settings.simulation,
+        )
+        self.observer.end("evaluate")
+        record = {"steps": self.steps, **result.record()}
+        self.logs.evaluation(record)
+        self.observer.evaluation(record)
+        score = result.score(settings.limit, float(self.learner.criterion.slope))
+        if np.isfinite(score).all() and (self.best is None or score > self.best):
+            self.best = score
+            self.writer.write(self.saver.save_best, self.steps, self._arrays(), self._facts())
+
+    def checkpoint(self) -> None:
+        """Write down everything that it takes to go on from here."""
+        self.log()
+        self.observer.begin("checkpoint")
+        environments = {f"collector/{name}": array for name, array in self.source.snapshot().items()}
+        self.writer.write(self.saver.save, self.steps, {**self._arrays(), **environments}, self._facts())
+        self.observer.end("checkpoint")
+
+    def _policy(self) -> Policy:
+        return numpy_policy(self.state, self.source.spec)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {**to_arrays(self.state), **bounds(self.source.spec)}
+
+    def _counts(self, batch: Batch) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "iteration": self.iteration,
+            "falls": batch.falls,
+            "faults": batch.faults,
+            "seconds": time.monotonic() - self.began,
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration,
+            "seconds": time.monotonic() - self.began,
+            "log_sizes": self.logs.flush(),
+            "best_score": self.best,
+            "network": self.state.policy.network.description,
+        }
+
+    def _give_up_if_stuck(self, record: Mapping[str, Any]) -> None:
+        if record["skipped_in_a_row"] >= self.settings.max_skipped:
+            outcome = Outcome(record["outcome"])
+            self.stop.ask(
+                RunError(
+                    f"The policy step was skipped {record['skipped_in_a_row']} times in a row: {outcome.advice}. "
+                    f"The policy is in {self.run.path / checkpoint.FOLDER}."
+                )
+            )
+
+
+class _Writer:
+    """Writes checkpoints beside training, one at a time and in order; what goes wrong is raised in training."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
+        self._last: concurrent.futures.Future = concurrent.futures.Future()
+        self._last.set_result(None)
+
+    def write(self, save: Callable[..., Any], *what: Any) -> None:
+        """Have this written, after what was to be written before it."""
+        self._last.result()
+        self._last = self._thread.submit(self._save, save, *what)
+
+    def check(self) -> None:
+        """Raise what went wrong, if it is known by now."""
+        if self._last.done():
+            self._last.result()
+
+    def finish(self) -> None:
+        """Wait until all is written."""
+        self._thread.shutdown()
+        self._last.result()
+
+    def _save(self, save: Callable[..., Any], *what: Any) -> None:
+        self._observer.begin("save")
+        save(*what)
+        self._observer.end("save")
+
+
+def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:
+    """Refuse counters that disagree with each other, before anything is replayed as often as they say."""
+    iteration = saved.facts["iteration"]
+    collected = saved.arrays.get("collector/steps")
+    if saved.facts["steps"] != iteration * settings.batch_size or collected != iteration * settings.batch_length:
+        raise Damaged(f"The checkpoint {saved.path} does not fit its run: its counters disagree.")
+
+
+class LimitsOutOfReach(Observer):
+    """Notices when step after step can only reduce cost: perhaps no policy keeps the limits."""
+
+    def __init__(self, settings: Settings, past: list[dict[str, Any]], tell: Callable[[str], None]) -> None:
+        self._names, self._limits = cost_names(settings), settings.limit
+        self._in_a_row = 0
+        self._lowest = np.full(len(self._limits), np.inf)
+        self._tell: Callable[[str], None] = lambda message: None  # of the past, the user heard when it was the present
+        for record in past:
+            self.iteration(record)
+        self._tell = tell
+
+    def iteration(self, record: Mapping[str, Any]) -> None:
+        """Count recoveries in a row, and say it once."""
+        self._lowest = np.fmin(self._lowest, np.array(record["cost"], float))
+        self._in_a_row = self._in_a_row + 1 if record["case"] == Case.RECOVERY else 0
+        if self._in_a_row == RECOVERIES_BEFORE_A_MESSAGE:
+            self._tell(self._message())
+
+    def _message(self) -> str:
+        """One sentence, and what to do."""
+        reached = ", ".join(
+            f"{name} {low:.4g} (limit {limit:g})"
+            for name, low, limit in zip(self._names, self._lowest, self._limits, strict=True)
+        )
+        return (
+            f"For {self._in_a_row} iterations no step could keep the limits, only reduce cost; the lowest so far: "
+            f"{reached}. Training goes on; if cost no longer falls, perhaps no policy can keep the limit: raise it."
+        )

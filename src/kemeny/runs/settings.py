@@ -1,0 +1,236 @@
+"""Every setting of a run: one field is one default, one bound, one help text, one flag, one keyword of `kemeny.train`.
+
+Settings are grouped by the part that uses them; outside, on the command line, in Python and in config.json, their
+names are flat. Nothing here loads JAX or an environment.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import math
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import tyro
+
+from kemeny.criterion import Average, Criterion, Discounted
+from kemeny.envs.settings import Simulation
+from kemeny.errors import UserError
+from kemeny.experience.settings import EvaluationProtocol, Task
+from kemeny.learning.settings import Clipping, CriticFit, Networks, StepName, TrustRegion
+from kemeny.naming import name_of
+from kemeny.ranges import AtLeast, AtMost, Between, complaint
+from kemeny.runs.algorithms import ALGORITHMS
+
+AlgorithmName = Literal["atrpo", "trpo", "acpo", "cpo"]
+assert set(get_args(AlgorithmName)) == set(ALGORITHMS)
+DEFAULT_GAMMA = 0.99
+MOST_WEIGHTS = 2**26
+"""Far beyond use: what a damaged or hostile config.json asks for must not fill the memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to learn, with what, and how it is watched."""
+
+    algorithm: AlgorithmName = "atrpo"
+    """atrpo: average reward; trpo: discounted; acpo and cpo: the same with cost limits."""
+    gamma: float | None = None
+    """Discount of trpo and cpo [0.99]; the average-reward algorithms have none."""
+    step: StepName = "natural"
+    """How the policy is improved. natural: natural gradient within the trust region; clip: PPO's clipped surrogate, which
+    keeps no limits."""
+    steps: Annotated[int, AtLeast(1), AtMost(2**53)] = 10_000_000
+    """Agent–environment interactions in all, rounded up to whole batches."""
+    seed: Annotated[int, AtLeast(0), AtMost(2**63 - 1)] = 0
+    """Everything random follows from it: the same seed gives the same run."""
+    num_envs: Annotated[int, AtLeast(1), AtMost(2**16)] = 20
+    """Environments stepped together; must divide the batch size."""
+    batch_size: Annotated[int, AtLeast(2), AtMost(2**24)] = 5_000
+    """Interactions between two updates."""
+    gae_lambda: Annotated[float, Between(0, 1)] = 0.8
+    """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo."""
+    cost_gae_lambda: Annotated[float | None, Between(0, 1)] = None
+    """λ of the costs' advantage estimates [as the reward's, above which limits are broken]."""
+    rate_by: Literal["reward", "td"] = "reward"
+    """How the average criterion estimates ρ̂: the mean reward, or that corrected by v(s') − v(s)."""
+    gauge: Literal["centred", "free"] = "centred"
+    """Keep the average criterion's critic centred, or let its free constant drift."""
+    cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A cost to limit: `speed`, `cost`, or any key of the environment's info (in Python also a function);
+    repeatable, one --limit each."""
+    limit: Annotated[tuple[float, ...], tyro.conf.UseAppendAction] = ()
+    """Upper limit of the cost: per step for acpo, discounted sum for cpo; repeatable."""
+    max_skipped: Annotated[int, AtLeast(1)] = 50
+    """Policy steps that may fail in a row before the run ends."""
+    eval_every: Annotated[int, AtLeast(1)] = 100_000
+    """Interactions between two evaluations."""
+    checkpoint_every: Annotated[int, AtLeast(1)] = 100_000
+    """Interactions between two checkpoints."""
+    keep_checkpoints: Annotated[int, AtLeast(1)] = 3
+    """Newest checkpoints kept."""
+    task: Task = dataclasses.field(default_factory=Task)
+    protocol: EvaluationProtocol = dataclasses.field(default_factory=EvaluationProtocol)
+    simulation: Simulation = dataclasses.field(default_factory=Simulation)
+    networks: Networks = dataclasses.field(default_factory=Networks)
+    region: TrustRegion = dataclasses.field(default_factory=TrustRegion)
+    clipping: Clipping = dataclasses.field(default_factory=Clipping)
+    critic: CriticFit = dataclasses.field(default_factory=CriticFit)
+
+    @property
+    def iterations(self) -> int:
+        """Batches in the whole run."""
+        return -(-self.steps // self.batch_size)
+
+    @property
+    def batch_length(self) -> int:
+        """Steps of each environment in a batch."""
+        return self.batch_size // self.num_envs
+
+    @property
+    def criterion(self) -> Criterion:
+        """What a policy is worth, or a `UserError`."""
+        row = ALGORITHMS[self.algorithm]
+        if row.criterion is Discounted:
+            return Discounted(DEFAULT_GAMMA if self.gamma is None else self.gamma)
+        if self.gamma is not None:
+            raise UserError(
+                f"{self.algorithm} maximises the average and has no discount; for one, use --algorithm {row.twin} "
+                f"--gamma {self.gamma:g}."
+            )
+        if self.task.episodic:
+            raise UserError(
+                f"{self.algorithm} maximises the long-run average, which an episodic task does not have. Leave out "
+                "--episodic to make the task continuing (a fall costs --reset-cost and restarts), or use "
+                f"--algorithm {row.twin}."
+            )
+        return Average(rate_by=self.rate_by, gauge=self.gauge)
+
+    @property
+    def meant_cost_gae_lambda(self) -> float:
+        """λ of the costs' advantage estimates where it is given, the reward's otherwise."""
+        return self.gae_lambda if self.cost_gae_lambda is None else self.cost_gae_lambda
+
+    @property
+    def meant_networks(self) -> Networks:
+        """The networks, with the paper's deviation where none is given."""
+        log_std = ALGORITHMS[self.algorithm].log_std if self.networks.log_std is None else self.networks.log_std
+        return dataclasses.replace(self.networks, log_std=log_std)
+
+    def check(self) -> None:
+        """Refuse what no run can be made of, with a `UserError`."""
+        self._check_numbers()
+        self._check_limits(ALGORITHMS[self.algorithm].constrained)
+        _ = self.criterion
+
+    def _check_limits(self, constrained: bool) -> None:
+        costs, limits = len(self.cost), len(self.limit)
+        if constrained and not costs:
+            raise UserError(f"{self.algorithm} needs a cost to limit: give both --cost NAME and --limit L.")
+        if not constrained and (costs or limits):
+            other = {"atrpo": "acpo", "trpo": "cpo"}[self.algorithm]
+            raise UserError(f"{self.algorithm} has no cost limits; use --algorithm {other}.")
+        if costs != limits:
+            raise UserError(f"Each cost needs one limit: there are {costs} --cost and {limits} --limit.")
+        for name, limit in zip(cost_names(self), self.limit, strict=True):
+            if not math.isfinite(limit):
+                raise UserError(f"The limit of {name} is {limit}; it must be a finite number.")
+
+    def _check_numbers(self) -> None:
+        for name, (hint, value) in _annotated(self).items():
+            if name != "limit" and (must_be := complaint(hint, value)):
+                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be {must_be}.")
+        hidden = self.networks.hidden
+        if sum(a * b for a, b in itertools.pairwise((1, *hidden))) > MOST_WEIGHTS:
+            raise UserError(f"--hidden is {hidden}; it must have at most {MOST_WEIGHTS:,} weights in all.")
+        if self.batch_size % self.num_envs:
+            near = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
+            near = sorted(near, key=lambda n: abs(n - self.num_envs))[:2]
+            raise UserError(
+                f"A batch of {self.batch_size} cannot be shared by {self.num_envs} environments evenly; "
+                f"--num-envs {near[0]} or {near[-1]} can."
+            )
+
+
+def cost_names(settings: Settings) -> list[str]:
+    """What each cost is called in messages and in config.json; a function's name ends in ()."""
+    return [cost if isinstance(cost, str) else f"{name_of(cost)}()" for cost in settings.cost]
+
+
+def to_flat(settings: Any) -> dict[str, Any]:
+    """Every setting by its flat name."""
+    return {name: value for name, (_, value) in _annotated(settings).items()}
+
+
+def _annotated(settings: Any) -> dict[str, tuple[Any, Any]]:
+    """Annotation and value of every setting by its flat name."""
+    hints, flat = get_type_hints(type(settings), include_extras=True), {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        flat |= _annotated(value) if dataclasses.is_dataclass(value) else {field.name: (hints[field.name], value)}
+    return flat
+
+
+RENAMED = {"rate": "rate_by", "critic_rate": "critic_step_size"}
+"""Settings of runs that an older Kemeny began, by their old names."""
+
+
+def with_new_names(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from a config.json that an older Kemeny may have written."""
+    return {RENAMED.get(name, name): value for name, value in flat.items()}
+
+
+def from_flat(flat: Mapping[str, Any], default: Settings | None = None) -> Settings:
+    """Settings from flat names, as in config.json or in a call of `kemeny.train`; what is left out is the default."""
+    default = Settings() if default is None else default
+    names = to_flat(default).keys()
+    for name in flat.keys() - names:
+        close = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise UserError(f"There is no setting named {name}{hint}")
+    return _build(default, flat)
+
+
+def _build(default: Any, flat: Mapping[str, Any]) -> Any:
+    changes = {}
+    hints = get_type_hints(type(default))
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _build(value, flat)
+        elif field.name in flat:
+            changes[field.name] = _typed(field.name, hints[field.name], flat[field.name])
+    return dataclasses.replace(default, **changes)
+
+
+def _typed(name: str, hint: Any, given: Any) -> Any:
+    """The value as its setting's type, or a `UserError`; 1e6 is a whole number, a single value a list of one."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return _typed(name, inner[0], given)
+    if kind in (Union, types.UnionType):
+        return None if given is None else _typed(name, inner[0], given)
+    if kind is tuple:
+        return tuple(_typed(name, inner[0], one) for one in (given if isinstance(given, list | tuple) else (given,)))
+    if kind is Literal:
+        what, sound = f"one of {', '.join(inner)}", isinstance(given, str) and given in inner
+    elif hint is bool:
+        what, sound = "true or false", isinstance(given, bool)
+    elif hint is str:  # the costs, which may be functions
+        what, sound = "a text", isinstance(given, str) or (name == "cost" and callable(given))
+    else:
+        what, sound = "a whole number" if hint is int else "a number", _is_number(hint, given)
+        given = hint(given) if sound else given
+    if not sound:
+        raise UserError(f"The setting {name} is {str(given)[:50]!r}; it must be {what}.")
+    return given
+
+
+def _is_number(kind: type, given: Any) -> bool:
+    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
+        return False
+    if isinstance(given, int | np.integer):
+        return abs(int(given)) < 2**1000  # beyond, it is no floating-point number
+    return kind is float or (math.isfinite(given) and given == int(given))

@@ -1,0 +1,92 @@
+"""`kemeny exact`: what it prints and draws, for every model of the zoo and for models in files."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kemeny.cli.exact import exact
+from kemeny.errors import UserError
+from kemeny.experiments.exact import report_model
+from kemeny.tabular import MDP, solve, zoo
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_every_model_of_the_zoo(name, tmp_path, capsys):
+    picture = tmp_path / "deep" / "exact.png"
+    report_model(zoo.model(name), picture)
+    printed = capsys.readouterr().out
+    if name == "multichain":
+        assert "The best policy has 2 recurrent classes" in printed
+        assert not picture.exists()
+        return
+    best = solve.policy_iteration(zoo.model(name))
+    assert f"Best gain {best.gain:.12g}" in printed
+    assert " ".join(map(str, best.policy)) in printed
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_model_file_with_a_limit(tmp_path, capsys):
+    zoo.queue_admission().save(tmp_path / "queue.npz")
+    exact(tmp_path / "queue.npz", output=tmp_path / "queue.svg", limit=2.0)
+    printed = capsys.readouterr().out
+    assert f"{solve.linear_programme(zoo.queue_admission(), 2.0).gain:.10g}" in printed
+    assert "ρ_c, cost per step" in printed
+    assert (tmp_path / "queue.svg").read_text().startswith("<?xml")
+
+
+def test_large_model_is_reported_without_dense_matrices(tmp_path, capsys):
+    report_model(zoo.garnet(4000, 2, 3, sparse=True), tmp_path / "none.png")
+    printed = capsys.readouterr().out
+    assert "no bounds and no picture" in printed
+    assert "standard error" in printed
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_a_chain_is_a_model_with_one_action(tmp_path, capsys):
+    report_model(MDP(zoo.two_state(0.3, 0.1).P[:, None, :], [1.0, 0.0]), tmp_path / "chain.png")
+    assert "κ* = 3.5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({}, "either a model file or, with --zoo, the name of a known model"),
+        ({"file": "model.npz", "zoo": "riverswim"}, "either a model file or"),
+        ({"zoo": "pacman"}, "no model 'pacman'"),
+        ({"zoo": "riverswim", "share": 0.0}, "above 0 and at most 1"),
+        ({"zoo": "riverswim", "output": "picture.nonsense"}, "cannot be written"),
+        ({"zoo": "riverswim", "limit": 1.0}, "has no costs"),
+    ],
+)
+def test_mistakes(arguments, sentence, tmp_path):
+    output = tmp_path / arguments.get("output", "picture.png")
+    with pytest.raises(UserError, match=sentence):
+        exact(**(arguments | {"output": output}))
+
+
+@pytest.mark.parametrize(
+    ("modules", "forbidden"),
+    [
+        ("kemeny.tabular, kemeny.tabular.formats", {"jax", "gymnasium", "rich", "tyro", "matplotlib"}),
+        ("kemeny.experiments.exact", {"jax", "gymnasium", "tyro"}),
+    ],
+)
+def test_the_theory_loads_only_what_it_needs(modules, forbidden):
+    code = f"import sys, {modules}; print({forbidden!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_interface_of_the_readme():
+    """The names in the README and in docs/theory.md."""
+    chain = zoo.two_state()
+    for name in ("stationary", "kemeny", "fundamental", "first_passage"):
+        assert np.all(np.isfinite(getattr(chain, name)))
+    mdp = zoo.access_control()
+    best = solve.policy_iteration(mdp)
+    values = mdp.evaluate(best.policy)
+    assert values.rho == pytest.approx(best.gain)
+    assert values.bias.shape == (44,)
+    assert values.action_bias.shape == values.advantage.shape == (44, 2)
