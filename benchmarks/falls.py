@@ -2,8 +2,8 @@
 
     python benchmarks/falls.py RUN… [--trajectories 10]
 
-Falls per 1,000 steps are counted by how long the agent had been walking. If they rose, it would meet states that
-training never shows it (heading drift, or whatever lies beyond the cut); if they stay, it stumbles at any time.
+Falls per 1,000 steps are counted by how long the agent had been walking. If they increase, it meets states that it
+never sees in training (a heading that has drifted, or whatever lies beyond the cut); if not, it stumbles at any time.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ import numpy as np
 import tyro
 
 import kemeny
-from kemeny.experience.evaluation import Protocol, evaluation_seed
+from kemeny.experience.evaluate import evaluation_seed
 from kemeny.runs.settings import from_flat
 
 LONGEST = 10_000
 PHASES = ((0, 1_000), (1_000, 5_000), (5_000, LONGEST))
 UNSEEN = 2 * 10**9
-"""Steps after which no run is evaluated: start states of its own."""
+"""More steps than any run has: gives start states that no evaluation in training had."""
 
 
 @dataclasses.dataclass
@@ -32,7 +32,7 @@ class Falls:
 
 
 def hazard(lengths: np.ndarray, begin: int, end: int) -> str:
-    """Falls per 1,000 steps walked, of those that got so far."""
+    """Falls per 1,000 steps walked, among the trajectories that got so far; in brackets their number."""
     walked = np.clip(lengths - begin, 0, end - begin).sum()
     falls = np.count_nonzero((lengths > begin) & (lengths <= end) & (lengths < LONGEST))
     return f"{1_000 * falls / walked:.2f} ({falls})" if walked else "–"
@@ -50,9 +50,9 @@ def main(asked: Falls) -> None:
             result = kemeny.evaluate(
                 kemeny.load_policy(folder),
                 run.config["env"],
-                Protocol(asked.trajectories, LONGEST),
+                kemeny.EvaluationProtocol(eval_trajectories=asked.trajectories, eval_max_steps=LONGEST),
                 seed=evaluation_seed(settings.seed, UNSEEN),
-                threads=settings.threads,
+                simulation=settings.simulation,
             )
             cells = [path.name, f"{steps / 1e6:g}M", *(f"{of.mean():,.0f}" for of in result.returns.values())]
             cells += [f"{np.count_nonzero(result.lengths == LONGEST)} of {asked.trajectories}"]

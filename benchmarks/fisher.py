@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from kemeny.learning.networks import POLICY_HEAD_GAIN, GaussianPolicy, Network
+from kemeny.learning.networks import POLICY_HEAD_GAIN, GaussianPolicy, Perceptron
+from kemeny.learning.settings import Networks
 from kemeny.learning.steps.trust_region import conjugate_gradient, fisher_product
 
 BODIES = {"HalfCheetah": (17, 6), "Ant": (111, 8), "Humanoid": (376, 17)}
@@ -43,7 +44,7 @@ def solver(form: Callable) -> Callable:
 
 
 def milliseconds(solve: Callable, *problem) -> tuple[float, float]:
-    """Of this process's own computing, and on the clock."""
+    """CPU time of this process, and time on the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
     solve(*problem).block_until_ready()
     return 1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall)
@@ -52,7 +53,7 @@ def milliseconds(solve: Callable, *problem) -> tuple[float, float]:
 def measure(observation: int, action: int, rounds: int) -> tuple[np.ndarray, float]:
     """(rounds, form, cpu or wall) milliseconds, Gauss–Newton first; and the relative difference of one product."""
     keys = jax.random.split(jax.random.key(0), 3)
-    network = Network.init(keys[0], (observation, *HIDDEN, action), POLICY_HEAD_GAIN)
+    network = Perceptron.init(Networks(hidden=HIDDEN), keys[0], observation, action, POLICY_HEAD_GAIN)
     policy = GaussianPolicy(network, jnp.full(action, -0.5, jnp.float32))
     x = jax.random.normal(keys[1], (SAMPLES, observation))
     theta, unravel = ravel_pytree(policy)

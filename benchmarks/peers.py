@@ -13,14 +13,15 @@ rounds compare the fastest with Kemeny; ratios are taken within a round.
 All train TRPO with γ = 0.99 on the episodic task, in batches of 5,000, with two hidden layers of 64 tanh units,
 δ = 0.01, ten conjugate-gradient iterations, damping 0.01, up to ten step lengths × 0.8, λ = 0.95, and a critic fitted
 for ten epochs in minibatches of 100 by Adam at 3e-4. No evaluations, no saved models. The clock runs over whole
-iterations, from the end of the first (Kemeny's third, for it compiles). What is not the same:
+iterations, from the end of the first (for Kemeny, which compiles, of the third). What is not the same:
 
 - Kemeny also normalises observations, decays its critic's weights and writes its log. The peers do none of that.
-- sb3-contrib has no EnvPool. It is measured as it comes, on Gymnasium's environments, whose v3 do not run on today's
-  MuJoCo: on v5 instead, with nearly the same observations. And it is measured on EnvPool, behind the adapter here.
+- sb3-contrib does not support EnvPool. It is measured as it comes, on Gymnasium's environments, whose v3 do not run on
+  today's MuJoCo: on v5 instead, with nearly the same observations. It is also measured on EnvPool, through an adapter
+  written here.
 - Tianshou's TRPO has no minibatches for the critic alone. As it comes, its critic takes ten steps, each on the whole
-  batch, where the others take 500. It is also measured with a critic that is fitted as the others' are, written here.
-- EnvPool's infos, which nobody reads here, are slow in tianshou. It is also measured without them.
+  batch, where the others take 500. It is also measured with a critic that is fitted like the others', written here.
+- EnvPool's infos, which nothing here reads, are slow in tianshou. It is also measured without them.
 - Tianshou's damping is 0.1, which costs no time.
 """
 
@@ -34,7 +35,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ GAMMA, LAMBDA, DELTA, CG, DAMPING, BACKTRACK, TRIES, LOG_STD = 0.99, 0.95, 0.01,
 FOREVER = 10**9
 PACKAGES = ("kemeny", "jax", "stable-baselines3", "sb3-contrib", "tianshou", "torch", "envpool", "gymnasium", "mujoco")
 TIME_LIMIT, FIRST_TIME_LIMIT = 600, 40
-"""Seconds that a process may take: beyond, it counts as hung; in the first pass, as too slow a setting."""
+"""Seconds after which a process counts as hung, or in the first pass as too slow a setting."""
 
 
 @dataclasses.dataclass
@@ -98,7 +98,7 @@ def task(setting: Setting, env: str) -> str:
 
 @dataclasses.dataclass
 class Job:
-    """One measurement, as its process is told."""
+    """One measurement, as it is handed to its process."""
 
     setting: Setting
     env: str
@@ -141,22 +141,15 @@ class Clock:
 def train_kemeny(job: Job, clock: Clock) -> None:
     import kemeny
 
-    class Marks:
-        def say(self, message: str) -> None: ...
-        def evaluation(self, record: Any) -> None: ...
-
-        def iteration(self, steps: int, record: Any) -> None:
-            clock.mark(steps)
-
-        @contextlib.contextmanager
-        def of(self, total: int, path: Path, done: int) -> Iterator["Marks"]:
-            yield self
+    class Marks(kemeny.Observer):
+        def iteration(self, record: Any) -> None:
+            clock.mark(record["steps"])
 
     with tempfile.TemporaryDirectory() as folder:
         kemeny.train(
             task(job.setting, job.env),
             out=Path(folder) / "run",
-            progress=Marks(),
+            observers=[Marks()],
             preset="paper",
             algorithm="trpo",
             gamma=GAMMA,
@@ -435,7 +428,7 @@ def first_pass(args: Peers, runs: Measurements, env: str) -> dict[str, dict[Sett
 
 
 def interleaved(args: Peers, runs: Measurements, env: str, best: dict[str, Setting]) -> dict[str, np.ndarray]:
-    """Speeds in each round; each round begins with another."""
+    """Speeds in each round; each round begins with another library."""
     names = list(best)
     speeds: dict[str, list[float]] = {name: [] for name in names}
     for seed in range(args.rounds):
@@ -482,7 +475,7 @@ def main(args: Peers) -> None:
             "",
             "Written by `benchmarks/peers.py`, whose docstring says what is the same for all and what is not. Steps "
             f"per second, median (range) of {args.rounds} interleaved rounds of at least {args.seconds:g} s each; "
-            f"ratios are within a round. Gymnasium has no v3 that runs: there, v5. {os.cpu_count()} cores, load "
+            f"ratios are within a round. Gymnasium has no v3 that runs: v5 instead. {os.cpu_count()} cores, load "
             f"average {load:.1f} at the start, {minutes:.0f} minutes in all. "
             f"Python {sys.version.split()[0]}, {', '.join(sorted(runs.versions))}.",
             "",
@@ -505,8 +498,8 @@ def main(args: Peers) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
-        told = json.loads(sys.argv[2])
-        measure(Job(**{**told, "setting": Setting(**told["setting"])}))
+        asked = json.loads(sys.argv[2])
+        measure(Job(**{**asked, "setting": Setting(**asked["setting"])}))
     else:
         import tyro  # which the peers' environment need not have
 

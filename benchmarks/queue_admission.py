@@ -2,9 +2,10 @@
 
     python benchmarks/queue_admission.py [--steps 150000] [--seeds 2]
 
-The model is `zoo.queue_admission` (a queue of at most 10, a fee an admission), trained on as a Gymnasium environment
-with the paper's settings; the linear programme knows the best reward that keeps each limit. What the agent is worth is
-computed exactly too, from its action probabilities in every state. Writes benchmarks/results/queue_admission.md.
+The model is `zoo.queue_admission` (a queue of at most 10, a fee per admission). The agent is trained on it as a
+Gymnasium environment with the paper's settings; the linear programme gives the best reward under each limit. The
+agent's reward and cost are computed exactly too, from its action probabilities in every state. Writes
+benchmarks/results/queue_admission.md.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import kemeny
+from kemeny.learning.steps.direction import Case
 from kemeny.tabular import zoo
 from kemeny.tabular.linear_programme import linear_programme
 
@@ -32,7 +34,7 @@ def probabilities(policy: kemeny.Policy, states: int) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=150_000)
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
@@ -59,7 +61,7 @@ def main() -> None:
                 policy, records = run.policy, run.metrics
             table = probabilities(policy, mdp.n_states)
             reward, cost = (mdp.evaluate(table, signal=signal).rho for signal in ("reward", "cost"))
-            prices = [r["multiplier_cost"][0] for r in records[len(records) // 2 :] if r["case"] == 1]
+            prices = [r["multiplier_cost"][0] for r in records[len(records) // 2 :] if r["case"] == Case.ACTIVE]
             rows.append(
                 f"| {limit:g} | {seed} | {best.gain:.4f} | {reward:.4f} | {100 * reward / best.gain:.1f} % "
                 f"| {cost:.3f} | {best.price:.3f} | {np.median(prices) if prices else 0:.3f} |"
@@ -69,8 +71,8 @@ def main() -> None:
         "# Queue admission: ACPO against the exact optimum\n\n"
         f"`python benchmarks/queue_admission.py --steps {options.steps} --seeds {options.seeds}`, "
         f"{time.monotonic() - began:.0f} s on {platform.machine()}, {os.cpu_count()} cores, shared with other work.\n\n"
-        "Reward and cost of the learnt stochastic policy are exact, from its probabilities in all "
-        f"{mdp.n_states} states. Without a limit the best reward is {free.gain:.4f} a step at a mean length of "
+        "Reward and cost of the learned stochastic policy are exact, from its probabilities in all "
+        f"{mdp.n_states} states. Without a limit the best reward is {free.gain:.4f} per step at a mean length of "
         f"{free.cost:.2f}. ν is the median of `multiplier_cost` over the second half of the run, where it bound.\n\n"
         "| limit on mean length | seed | best reward (LP) | ACPO's reward | of the best | ACPO's mean length "
         "| price of the limit (LP) | ν in training |\n|---|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"

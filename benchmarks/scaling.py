@@ -2,9 +2,9 @@
 
     python benchmarks/scaling.py [--env HalfCheetah-v3] [--seconds 6] [--num-envs 4 10 20 50 100] [--threads 1 2]
 
-Every measurement is a `kemeny train` in a process of its own, at the defaults but for evaluations and for what the
-table varies. Speed is that of the run's own log, from the third iteration on, for so many seconds. Whether time or
-memory per step grow with the length of a run is measured by `benchmarks/long_run.py`.
+Every measurement is a `kemeny train` in a process of its own, with the default settings except for evaluations and for
+what the table varies. Speed is read from the log of the run, from its third iteration on, over so many seconds. Whether
+time or memory per step grow with the length of a run is measured by `benchmarks/long_run.py`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import tyro  # and nothing of Kemeny's: a child's peak memory counts from that of its parent
+import tyro  # and nothing of Kemeny: the peak memory of a child is at least that of its parent
 
 KEMENY = (sys.executable, "-c", "from kemeny.cli import main; main()")
 SINGLE_THREADED = {"NPROC": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -30,7 +30,7 @@ COMPILING = 2
 """Iterations at the start of a run that are not counted."""
 BATCH = 5_000
 PATIENCE = 180.0
-"""Seconds after which a run that does not get going is given up."""
+"""Seconds after which a run that makes no progress is given up."""
 
 
 @dataclasses.dataclass
@@ -62,10 +62,10 @@ class Child:
         if cores is not None:
             command = ["taskset", "-c", ",".join(map(str, cores)), *command]
         surroundings = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-        surroundings |= {"XDG_CACHE_HOME": str(folder / "cache"), **environment}  # the cache of compiled code is there
+        surroundings |= {"XDG_CACHE_HOME": str(folder / "cache"), **environment}  # where compiled code is kept
         self.errors = self.out.with_name("stderr")
         self.peak = 0.0
-        """Largest resident memory in MiB, known when it has ended."""
+        """Largest resident memory in MiB, known once the process has ended."""
         self.began = time.monotonic()
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=errors)
@@ -78,17 +78,17 @@ class Child:
         return []
 
     def until(self, count: int) -> float:
-        """Wait for so many iterations; seconds since the process was started."""
+        """Wait for so many iterations, and return the seconds since the process was started."""
         while True:
             ended = self.ended()
             if len(self.lines()) >= count:
                 return time.monotonic() - self.began
             if ended or time.monotonic() - self.began > PATIENCE:
-                sys.exit(f"{self.process.args} did not get going:\n{self.errors.read_text()[-2000:]}")
+                sys.exit(f"{self.process.args} made no progress:\n{self.errors.read_text()[-2000:]}")
             time.sleep(0.02)
 
     def ended(self) -> bool:
-        """Whether it has; if so, its memory is known."""
+        """Whether it has ended; if so, its memory is known."""
         if self.process.returncode is None:
             number, status, usage = os.wait4(self.process.pid, os.WNOHANG)
             if number:
@@ -97,14 +97,14 @@ class Child:
         return self.process.returncode is not None
 
     def finish(self) -> None:
-        """Wait for its end, which must be a good one."""
+        """Wait for its end, and exit if it failed."""
         while not self.ended():
             time.sleep(0.02)
         if self.process.returncode:
             sys.exit(f"{self.process.args} failed:\n{self.errors.read_text()[-2000:]}")
 
     def stop(self) -> None:
-        """Have it finish its iteration and end."""
+        """Let it finish its iteration and end."""
         if not self.ended():
             self.process.send_signal(signal.SIGTERM)
         while not self.ended():
@@ -119,7 +119,7 @@ def endless(num_envs: int, threads: int) -> tuple[object, ...]:
 
 
 def speeds(children: list[Child], seconds: float) -> list[float]:
-    """Steps per second of runs that go on side by side, while all of them are past their first iterations."""
+    """Steps per second of runs side by side, once all of them are past their first iterations."""
     for child in children:
         child.until(1 + COMPILING)
     first = [child.lines()[-1] for child in children]
@@ -181,9 +181,9 @@ def side_by_side(args: Scaling, folder: Path) -> list[str]:
         *(f"| {name} | {total:,.0f} | {total / totals[alone]:.2f} |" for name, total in totals.items()),
         "",
         f"Single-threaded: `{settings} kemeny train … --threads 1`; its two pools still have a thread each,",
-        "so that alone it uses both cores while it simulates.",
-        "Pinned: `taskset -c CORE kemeny train …`, and no other setting: threads are counted by the cores that a",
-        "process may use.",
+        "so a single run uses both cores while it simulates.",
+        "Pinned: `taskset -c CORE kemeny train …`, and no other setting: the number of threads follows from the",
+        "cores that a process may use.",
     ]
 
 
@@ -211,7 +211,7 @@ def startup(args: Scaling, folder: Path) -> list[str]:
     rows = []
     for env in args.startup:
         cells = []
-        with tempfile.TemporaryDirectory(dir=folder) as own:  # an empty cache, then the same again
+        with tempfile.TemporaryDirectory(dir=folder) as own:  # an empty cache, then the one that the first run leaves
             for _ in ("cold", "warm", "warm", "warm"):
                 child = Child(Path(own), env, "--steps", BATCH, "--eval-max-steps", 1)
                 cells.append(child.until(1))
@@ -223,7 +223,7 @@ def startup(args: Scaling, folder: Path) -> list[str]:
         "## Start-up",
         "",
         f"Seconds from `kemeny train` to the end of the first iteration ({BATCH:,} steps collected, policy and critic",
-        "updated), with an empty compilation cache and with the one that run left (median of three; goal: below 15).",
+        "updated), with an empty compilation cache and with the one that it leaves (median of three; goal: below 15).",
         "",
         "| environment | cold | warm |",
         "|---|---|---|",
@@ -254,4 +254,4 @@ def main(args: Scaling) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Scaling))
+    main(tyro.cli(Scaling, description=__doc__))

@@ -1,11 +1,12 @@
 """Kill training processes at random moments and times, resume them, and compare bit for bit.
 
-    python benchmarks/soak.py [--kills 60] [--seed 0]
+    python -m benchmarks.soak [--kills 60] [--seed 0]      # in the root of the repository
 
-Each scenario of `tests/faults.py` is run unharmed once and killed its share of the kills: two in three at a random one
-of the moments that are counted (before and after each collection, update, evaluation and change to a file, and in the
-middle of each write), one in three by the clock. Whatever is left is resumed, killed again, and at last let through to
-its end; then every logged number but the clock's and every array of the newest and the best checkpoint are compared.
+Each scenario of `tests/faults.py` is run once without a kill, and once with its share of the kills: two in three at a
+random one of the moments that are counted (before and after each collection, update, evaluation and change to a file,
+and in the middle of each write), one in three after a random time. Whatever is left is resumed, killed again, and in
+the end left to finish; then every logged number except times, and every array of the newest and the best checkpoint,
+are compared.
 """
 
 import collections
@@ -27,12 +28,12 @@ CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACH
 
 @dataclasses.dataclass
 class Soak:
-    """How long to go on."""
+    """How many kills, and how."""
 
     kills: int = 60
     seed: int = 0
     compile_anew: bool = False
-    """Let each process compile by itself instead of sharing JAX's compilation cache: four times as slow."""
+    """Let each process compile by itself instead of sharing the compilation cache of JAX: four times as slow."""
     out: Path = Path("benchmarks/results/soak.md")
 
 
@@ -73,4 +74,4 @@ def main(args: Soak) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Soak))
+    main(tyro.cli(Soak, description=__doc__))

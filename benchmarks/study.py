@@ -1,11 +1,19 @@
-"""Run the study of `kemeny.experiments.study`, keep its small text files, make the tables of docs/results.md from them.
+"""Run the study of `study_arms.py`, keep its results in one file, make the tables and pictures of docs/results.md.
 
-    python benchmarks/study.py commands                 # what the study is, as commands
-    python benchmarks/study.py run ARM… --cores 0 1     # the runs of these arms that are missing, one a core at a time
-    python benchmarks/study.py keep RUN…                # evaluate finished runs to 10,000 steps and keep them
+    python benchmarks/study.py commands                 # print the command of every run
+    python benchmarks/study.py run ARM… --cores 0 1     # the missing runs of these arms, one per core at a time
+    python benchmarks/study.py keep RUN…                # evaluate finished runs to 10,000 steps and keep the results
     python benchmarks/study.py tables                   # write the tables into docs/results.md
+    python benchmarks/study.py pictures                 # draw docs/pictures/results.png and docs/pictures/acpo.png
+    python benchmarks/study.py unpack FOLDER            # kept runs as run directories, for `kemeny plot`
 
-Kept are config.json, evaluations.jsonl and final.json, under benchmarks/results/runs/ARM-SEED.
+`benchmarks/results/study.jsonl` has one line per run, sorted by name:
+
+    name           ARM-SEED
+    config         config.json as it was written, with the names that settings had then
+    evaluations    the lines of evaluations.jsonl
+    final          the evaluation of the last policy to 10,000 steps
+    earlier        (humanoid-10M-10 alone) the same of earlier checkpoints, by their steps
 """
 
 import concurrent.futures
@@ -14,28 +22,61 @@ import json
 import queue
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tyro
 
 import kemeny
-from kemeny.experience.evaluation import Protocol, evaluation_seed
-from kemeny.experiments.study import TABLES, Arm
+from kemeny.experience.evaluate import evaluation_seed
+from kemeny.experiments.plots import learning_curves
 from kemeny.runs.settings import from_flat
+from study_arms import PICTURES, TABLES, Arm
 
 ARMS = {arm.name: arm for arms in TABLES.values() for arm in arms}
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "benchmarks" / "results" / "runs"
+KEPT = ROOT / "benchmarks" / "results" / "study.jsonl"
 PAGE = ROOT / "docs" / "results.md"
-WATCHING = ["--threads", "1", "--eval-max-steps", "1000"]
-"""One thread for each of the runs side by side; evaluations in training are short, the final one is not."""
+DRAWN = ROOT / "docs" / "pictures"
+SHORT = ["--threads", "1", "--eval-max-steps", "1000"]
+"""One thread for each of the runs side by side; evaluations during training are short, the final one is long."""
+FINAL = kemeny.EvaluationProtocol(eval_trajectories=10, eval_max_steps=10_000)
 LAST = 20
 """Batches at the end of training over which a cost is averaged."""
 app = tyro.extras.SubcommandApp()
+
+
+def kept_runs() -> dict[str, dict[str, Any]]:
+    """The lines of study.jsonl by the name of the run."""
+    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
+    return {line["name"]: line for line in map(json.loads, lines)}
+
+
+def store(line: dict[str, Any]) -> None:
+    """Add the line of a run to study.jsonl, or put it in place of the one that has its name."""
+    runs = kept_runs()
+    old = runs.get(line["name"], {})
+    if "earlier" in old and old["config"] == line["config"]:  # the same run, evaluated again
+        line = {**line, "earlier": old["earlier"]}
+    runs[line["name"]] = line
+    aside = KEPT.with_suffix(".writing")
+    aside.write_text("".join(json.dumps(runs[name]) + "\n" for name in sorted(runs)))
+    aside.rename(KEPT)
+
+
+def write_out(line: dict[str, Any], folder: Path) -> Path:
+    """The run directory of a line, without metrics and checkpoints."""
+    path = folder / line["name"]
+    if path.exists():
+        sys.exit(f"{path} exists already; choose another folder.")
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(line["config"], indent=2) + "\n")
+    (path / "evaluations.jsonl").write_text("".join(json.dumps(record) + "\n" for record in line["evaluations"]))
+    return path
 
 
 @app.command
@@ -43,18 +84,18 @@ def commands() -> None:
     """Print the command of every run."""
     for arm in ARMS.values():
         for seed in arm.seeds:
-            print(shlex.join(["kemeny", *arm.command(seed), *WATCHING, "--out", f"runs/{arm.name}-{seed}"]))
+            print(shlex.join(["kemeny", *arm.command(seed), *SHORT, "--out", f"runs/{arm.name}-{seed}"]))
 
 
 @app.command
 def run(
     arms: tyro.conf.Positional[tuple[str, ...]], cores: tuple[int, ...] = (0,), folder: Path = Path("runs")
 ) -> None:
-    """Make the runs of these arms that are not there yet, and resume those that stopped.
+    """Make the missing runs of these arms, and resume those that stopped.
 
     Args:
         arms: Names of arms.
-        cores: Processor cores to use, one run at a time on each.
+        cores: Processor cores to use, each for one run at a time.
         folder: Where the run directories are.
     """
     if not arms or set(arms) - ARMS.keys():
@@ -71,7 +112,7 @@ def run(
             with contextlib.suppress(queue.Empty):
                 arm, seed = waiting.get_nowait()
                 out = folder / f"{arm.name}-{seed}"
-                arguments = ["resume", str(out)] if out.exists() else [*arm.command(seed), *WATCHING, "--out", str(out)]
+                arguments = ["resume", str(out)] if out.exists() else [*arm.command(seed), *SHORT, "--out", str(out)]
                 print(f"core {core}: kemeny {shlex.join(arguments)}", flush=True)
                 with (folder / f"{out.name}.log").open("a") as log:
                     command = ["taskset", "-c", str(core), Path(sys.executable).with_name("kemeny"), *arguments]
@@ -86,7 +127,7 @@ def run(
 
 @app.command
 def keep(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
-    """Evaluate the last policy of finished runs on trajectories of up to 10,000 steps, and keep the small text files.
+    """Evaluate the last policy of finished runs on trajectories of up to 10,000 steps, and keep the results.
 
     Args:
         runs: Run directories, named ARM-SEED.
@@ -100,38 +141,52 @@ def keep(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
             sys.exit(f"{path} is no run of the study: there is no arm {arm} with a seed {seed}.")
         if not run.evaluations or run.evaluations[-1]["steps"] < settings.steps:
             sys.exit(f"{path} is not finished; go on with: kemeny resume {path}")
-        asked = {
-            "env": run.config["env"],
-            "protocol": Protocol(10, 10_000),
-            "seed": evaluation_seed(settings.seed, 10**9),
-            "costs": ("speed",),
-        }
-        final = kemeny.evaluate(run.policy, **asked).record()
+        how = {"seed": evaluation_seed(settings.seed, 10**9), "costs": ("speed",)}
+        final = kemeny.evaluate(run.policy, run.config["env"], FINAL, **how).record()
         if settings.limit:  # which holds for the policy that explores
-            final["exploring"] = kemeny.evaluate(run.policy, **asked, explore=True).record()
-            final["training_costs"] = np.mean([line["cost"] for line in run.metrics[-LAST:]], 0).tolist()
-        target = KEPT / name
-        target.mkdir(parents=True, exist_ok=True)
-        for file in ("config.json", "evaluations.jsonl"):
-            shutil.copy(run.path / file, target / file)
-        (target / "final.json").write_text(json.dumps(final) + "\n")
+            exploring = kemeny.evaluate(run.policy, run.config["env"], FINAL, **how, explore=True)
+            final["exploring"] = exploring.record()
+            final["training_costs"] = np.mean([record["cost"] for record in run.metrics[-LAST:]], 0).tolist()
+        config = json.loads((run.path / "config.json").read_text())
+        store({"name": name, "config": config, "evaluations": run.evaluations, "final": final})
         print(f"{name}: {np.mean(final['returns_1000']):,.0f}, {np.mean(final['returns_10000']):,.0f}", flush=True)
 
 
+@app.command
+def unpack(folder: tyro.conf.Positional[Path], arms: tuple[str, ...] = ()) -> None:
+    """Write kept runs as run directories with config.json and evaluations.jsonl.
+
+    Args:
+        folder: Where to make the directories.
+        arms: Names of arms [all].
+    """
+    for path in run_directories(arms or tuple(ARMS), folder):
+        print(path)
+
+
+def run_directories(arms: tuple[str, ...], folder: Path) -> list[Path]:
+    """The kept runs of these arms, written into a folder."""
+    if unknown := set(arms) - ARMS.keys():
+        sys.exit(f"There is no arm {', '.join(sorted(unknown))}; there are: {', '.join(ARMS)}.")
+    runs = kept_runs()
+    names = [f"{name}-{seed}" for name in arms for seed in ARMS[name].seeds]
+    return [write_out(runs[name], folder) for name in names if name in runs]
+
+
 def cell(values: list[list[float]]) -> str:
-    """The mean over seeds, and each seed's."""
+    """The mean over seeds, and in brackets that of each seed."""
     means = [f"{np.mean(value):,.0f}" for value in values]
     return f"{np.mean(values):,.0f}" + (f" ({' / '.join(means)})" if len(set(means)) > 1 else "")
 
 
 def each(values: list[list[float]]) -> str:
-    """Each seed's cost."""
+    """The cost of each seed."""
     return " / ".join(f"{np.mean(value):.2f}" for value in values)
 
 
-def row(arm: Arm) -> str:
-    """What became of an arm: a line of a table."""
-    finals = [json.loads((KEPT / f"{arm.name}-{seed}" / "final.json").read_text()) for seed in arm.seeds]
+def row(arm: Arm, runs: dict[str, dict[str, Any]]) -> str:
+    """The results of an arm: one line of a table."""
+    finals = [runs[f"{arm.name}-{seed}"]["final"] for seed in arm.seeds]
     seeds = ", ".join(map(str, arm.seeds))
     if "limit" in arm.changes:
         columns = [
@@ -145,22 +200,24 @@ def row(arm: Arm) -> str:
     return f"| {arm.env} | {arm.steps / 1e6:g}M | {arm.title} | {seeds} | {' | '.join(columns)} |"
 
 
-def table(arms: tuple[Arm, ...]) -> str:
-    """The arms that were run, as Markdown."""
-    done = [arm for arm in arms if all((KEPT / f"{arm.name}-{seed}" / "final.json").exists() for seed in arm.seeds)]
+def table(arms: tuple[Arm, ...], runs: dict[str, dict[str, Any]]) -> str:
+    """The arms of which every run is kept, as Markdown."""
+    done = [arm for arm in arms if all(f"{arm.name}-{seed}" in runs for seed in arm.seeds)]
     heads = ["task", "steps", "settings", "seeds"]
     if "limit" in arms[0].changes:
         heads += ["in training", "exploring", "mean action", "its return, ≤ 1,000 steps"]
     else:
         heads += ["return, ≤ 1,000 steps", "return, ≤ 10,000 steps", "length"]
-    return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *map(row, done)])
+    return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(row(arm, runs) for arm in done)])
 
 
 def written(page: str) -> str:
-    """The page with its tables as they are now, each after its mark."""
+    """The page with the tables of the kept runs, each after its mark."""
+    runs = kept_runs()
     for name, arms in TABLES.items():
         mark = f"<!-- benchmarks/study.py: {name} -->\n\n"
-        page, found = re.subn(re.escape(mark) + r"(\|.*\n)*", lambda _, m=mark, a=arms: m + table(a) + "\n", page)
+        filled = f"{mark}{table(arms, runs)}\n"
+        page, found = re.subn(re.escape(mark) + r"(\|.*\n)*", lambda _, filled=filled: filled, page)
         if not found:
             sys.exit(f"{PAGE} has no place for the table {name}: {mark}")
     return page
@@ -170,6 +227,14 @@ def written(page: str) -> str:
 def tables() -> None:
     """Write the tables into docs/results.md."""
     PAGE.write_text(written(PAGE.read_text()))
+
+
+@app.command
+def pictures() -> None:
+    """Draw the learning curves of docs/pictures."""
+    for name, arms in PICTURES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            learning_curves(run_directories(arms, Path(folder)), DRAWN / f"{name}.png")
 
 
 if __name__ == "__main__":

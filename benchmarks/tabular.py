@@ -10,7 +10,7 @@ out: processor time, which other work on the machine disturbs little, and the cl
 The stopping rule is the same where a library has one to set: stop when the span of v_{n+1} − v_n, which bounds the
 error of the gain, is at most the tolerance. QuantEcon has no average criterion: it gets γ = 0.999 and the tolerance ε
 for which its own rule guarantees (1−γ)·v to that accuracy. How far each gain is from the best known is a column of the
-result: the gain of the policy for libraries that hand back no gain, and no gain is better known than the tolerance.
+result: for libraries that return no gain, the gain of their policy. No gain is known better than the tolerance.
 """
 
 import argparse
@@ -39,11 +39,12 @@ SLOW = (
     "QuantEcon γ = 0.999, value iteration",
     "QuantEcon γ = 0.999, policy iteration",
 )
-"""Seconds to minutes at 10,000 states, where they get 20 seconds: not tried beyond (pymdptoolbox makes S × S)."""
+"""They take seconds to minutes at 10,000 states, where they get 20 seconds; more states are not tried (pymdptoolbox
+makes S × S matrices)."""
 
 
 def garnet(states: int) -> tuple[sp.csr_array, np.ndarray]:
-    """Five successors at random for each state and action, one of them the next state round a ring."""
+    """Five random successors for each state and action, one of which is the next state on a ring."""
     rng = np.random.default_rng(0)
     rows, branches = states * ACTIONS, 5
     successors = rng.integers(states, size=(rows, branches))
@@ -165,7 +166,7 @@ def quantecon_solver(method: str):
 
 
 def gain_of(matrix: sp.csr_array, rewards: np.ndarray, policy: np.ndarray) -> float:
-    """The gain of a policy, by averaging along its chain: for libraries that hand back a policy and no gain."""
+    """The gain of a policy, by averaging along its chain: for libraries that return a policy and no gain."""
     n = matrix.shape[1]
     rows = sp.csr_array(matrix[policy * n + np.arange(n)])
     h, earned = np.zeros(n), rewards[np.arange(n), policy]
@@ -202,13 +203,13 @@ def work(name: str, directory: pathlib.Path) -> None:
 
 
 def peak_memory() -> float:
-    """The peak of this process in GB; `getrusage` would include that of the process that started it."""
+    """Peak memory of this process in GB; `getrusage` would include that of the process that started it."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024**2
 
 
 def measure(name: str, python: str, directory: pathlib.Path) -> dict:
-    """One solver in a process of its own; what stopped it, if it did not finish."""
+    """The measurement of one solver in a process of its own; if it did not finish, why."""
     limit = 20 if name in SLOW else PROCESSOR_LIMIT
     command = [python, __file__, "--work", name, "--directory", str(directory), "--limit", str(limit)]
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -255,7 +256,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--only", default="", help="solvers whose name contains this")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("benchmarks/results/tabular.md"))
-    parser.add_argument("--append", action="store_true", help="add tables to the result instead of starting it anew")
+    parser.add_argument("--append", action="store_true", help="add tables to the result instead of replacing it")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=pathlib.Path, help=argparse.SUPPRESS)

@@ -1,8 +1,9 @@
 """Fault injection: kill a training process at any moment, resume it, compare with one that was never stopped.
 
-A run passes many moments: before each collection, update and evaluation, and before, in the middle of and after each
-thing that is done to a file. They are counted, so that a process can kill itself at the n-th (`Kill.moment`), or be
-killed by the clock (`Kill.seconds`). Each process is forked from one that has imported everything and started nothing.
+A run passes many moments: before and after each phase that it tells its observers of, collection, update, evaluation
+and checkpoints, and before, in the middle of and after each thing that is done to a file. They are counted, so that a
+process can kill itself at the n-th (`Kill.moment`), or be killed by the clock (`Kill.seconds`). Each process is forked
+from one that has imported everything and started nothing.
 """
 
 import contextlib
@@ -13,18 +14,17 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kemeny
+from kemeny.observers import Observer
 from kemeny.runs import checkpoint
-from kemeny.learning import update as learner
-from kemeny.runs import directory as run
-from kemeny.runs import loop as training
-from kemeny.experience.collect import Collector
+from kemeny.runs.directory import Run
+from kemeny.runs.loop import resume, train
 from tests.envs.toys import Counter
 
 TINY = {
@@ -62,63 +62,44 @@ class Life:
     """The last moment it passed."""
 
 
-class Moments:
+class Moments(Observer):
     """Counts the moments of a process, and kills it at one of them."""
+
+    OFTEN = frozenset({"act", "simulate"})
+    """Phases of every single step, which would drown the others."""
 
     def __init__(self, kill_at: int | None, record: Path) -> None:
         self.count, self._kill_at = 0, kill_at
         self._record = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._lock = threading.Lock()
 
-    def passes(self, name: str) -> None:
-        """One more; perhaps the last."""
-        self.count += 1
-        os.pwrite(self._record, f"{self.count} {name}".ljust(80).encode(), 0)
-        if self.count == self._kill_at:
+    def begin(self, phase: str, *about: Any) -> None:
+        """A moment before; of a write, one in the middle, too."""
+        if phase not in self.OFTEN:
+            self._pass(f"before {phase}")
+        if phase in ("write", "append"):
+            self._pass(f"in the middle of {phase}", *about)
+
+    def end(self, phase: str, *outcome: Any) -> None:
+        """A moment after."""
+        if phase not in self.OFTEN:
+            self._pass(f"after {phase}")
+
+    def _pass(self, name: str, path: Path | None = None, content: bytes = b"") -> None:
+        """One more moment; perhaps the last, with half of the content in the file."""
+        with self._lock:
+            self.count += 1
+            os.pwrite(self._record, f"{self.count} {name}".ljust(80).encode(), 0)
+            if self.count != self._kill_at:
+                return
+            if path is not None:
+                with path.open("ab") as file:
+                    file.write(content[: len(content) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(self, home: Any, name: str) -> None:
-        """Count a moment before and after each call."""
-        original = getattr(home, name)
 
-        @functools.wraps(original)
-        def watched(*arguments, **more):
-            self.passes(f"before {name}")
-            result = original(*arguments, **more)
-            self.passes(f"after {name}")
-            return result
-
-        setattr(home, name, watched)
-
-    def watch_half(self, home: Any, name: str, place: int) -> None:
-        """Count a moment after half of the bytes, argument number `place`, are written, too."""
-        original = getattr(home, name)
-
-        def watched(*arguments):
-            before, content = arguments[:place], arguments[place]
-            if self.count + 2 == self._kill_at:
-                self.passes(f"before {name}")
-                original(*before, content[: len(content) // 2])
-                self.passes(f"in the middle of {name}")
-            self.passes(f"before {name}")
-            original(*before, content)
-            self.passes(f"after {name}")
-
-        setattr(home, name, watched)
-
-    def install(self) -> None:
-        """Watch everything that a run does."""
-        self.watch(Collector, "collect")
-        self.watch(training, "evaluate")
-        self.watch(learner, "update")
-        self.watch(run.Run, "create")
-        self.watch_half(checkpoint, "_write", 1)
-        self.watch_half(run._Growing, "write", 1)
-        self.watch(Path, "rename")
-        self.watch(shutil, "rmtree")
-
-
-def live(action: Callable[[], Any], record: Path, kill: Kill | None = None) -> Life:
-    """Let a new process do this; it is killed as asked, or must come to its end."""
+def live(action: Callable[[list[Observer]], Any], record: Path, kill: Kill | None = None) -> Life:
+    """Let a new process do this, with these observers; it is killed as asked, or must come to its end."""
     record.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
@@ -136,12 +117,11 @@ def live(action: Callable[[], Any], record: Path, kill: Kill | None = None) -> L
     return Life(killed, int(words[0]) if words else 0, words[1].strip() if words else "before the first")
 
 
-def _be_born(action: Callable[[], Any], record: Path, kill: Kill | None) -> None:
+def _be_born(action: Callable[[list[Observer]], Any], record: Path, kill: Kill | None) -> None:
     try:
         errors = os.open(record.with_suffix(".err"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(errors, 2)
-        Moments(None if kill is None else kill.moment, record).install()
-        action()
+        action([Moments(None if kill is None else kill.moment, record)])
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -166,15 +146,15 @@ def survive(name: str, folder: Path, kills: int, rng: random.Random, by_clock: f
     settings = {**TINY, **settings}
     record = folder / "moments"
     began = time.monotonic()
-    unharmed = live(lambda: kemeny.train(env, out=folder / "whole", **settings), record)
+    unharmed = live(lambda watch: train(env, out=folder / "whole", observers=watch, **settings), record)
     lasts = time.monotonic() - began
     places: list[str] = []
-    there = folder / "killed"
+    killed = folder / "killed"
 
-    def go_on():
-        if not (there / "config.json").exists():
-            return kemeny.train(env, out=there, **settings)
-        return kemeny.resume(there, env=None if isinstance(env, str) else env)
+    def go_on(watch: list[Observer]):
+        if not (killed / "config.json").exists():
+            return train(env, out=killed, observers=watch, **settings)
+        return resume(killed, env=None if isinstance(env, str) else env, observers=watch)
 
     while len(places) < kills:
         at_random = Kill(moment=rng.randint(1, unharmed.moments))
@@ -182,10 +162,10 @@ def survive(name: str, folder: Path, kills: int, rng: random.Random, by_clock: f
         if life.killed:
             places.append(life.last)
         else:  # it came to its end: the next kills are for another
-            compare(folder / "whole", there)
-            shutil.rmtree(there)
+            compare(folder / "whole", killed)
+            shutil.rmtree(killed)
     live(go_on, record)
-    compare(folder / "whole", there)
+    compare(folder / "whole", killed)
     return Survival(places, unharmed.moments)
 
 
@@ -193,7 +173,7 @@ def compare(whole: Path, killed: Path) -> None:
     """Every logged number but the clock's, and every array and fact of the newest and of the best checkpoint."""
     for name in ("metrics", "evaluations"):
         first, second = (
-            [{key: value for key, value in line.items() if key != "seconds"} for line in getattr(run.Run(path), name)]
+            [{key: value for key, value in line.items() if key != "seconds"} for line in getattr(Run(path), name)]
             for path in (whole, killed)
         )
         assert first == second, f"{name} differ"

@@ -8,26 +8,25 @@ import jax
 import numpy as np
 import pytest
 
-from kemeny.learning import update as learner
-from kemeny.experience.acting import Policy
 from kemeny.errors import UserError
-from kemeny.spec import Continuous, Discrete, Spec
-from kemeny.learning.arrays import acting_arrays
+from kemeny.experience.source import numpy_policy
+from kemeny.learning.learner import Learner, init
+from kemeny.spec import Continuous, Discrete, Spec, vector
 
 BOX = Continuous(np.full(3, -0.4, np.float32), np.full(3, 0.4, np.float32))
 
 
 def both(action, size=11):
     """The same random policy, with a normaliser that has seen data, in JAX and in NumPy."""
-    spec = Spec(size, action, None)
-    state = learner.init(learner.Learner(), spec, jax.random.key(0))
+    spec = Spec(vector(size), action, None)
+    state = init(Learner(), spec, jax.random.key(0))
     data = np.random.default_rng(0).normal(3, 5, size=(500, size)).astype(np.float32)
     state = dataclasses.replace(
         state,
         policy=jax.tree.map(lambda x: x * 3 + 0.1, state.policy),
         normalizer=state.normalizer.update(jax.numpy.asarray(data)),
     )
-    return state, Policy(acting_arrays(state, spec)), 2 * data[:50]
+    return state, numpy_policy(state, spec), 2 * data[:50]
 
 
 @pytest.mark.parametrize("action", [BOX, Discrete(4)])

@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import kemeny.learning.advantages
 from kemeny.criterion import Average, Bellman, Discounted
+from kemeny.learning import advantages
 from tests import oracles
 
 
 def gae(bellman, *arrays_and_lam):
     *arrays, lam = arrays_and_lam
-    return kemeny.advantages.gae(bellman, *map(jnp.asarray, arrays), lam)
+    return advantages.gae(bellman, *map(jnp.asarray, arrays), lam)
 
 
 def batch(seed, time=7, envs=3):

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from kemeny.experiments import bench
-from kemeny.runs import checkpoint
-from kemeny.learning import update as learner
-from kemeny.runs import loop as training
-from kemeny.experience.collect import Collector
+from kemeny.observers import Observer
 from kemeny.runs.settings import from_flat
 from tests.test_cli import kemeny
 
@@ -55,7 +52,7 @@ def test_parts_add_up_to_the_loop(results):
         assert max(one.profile.evaluation_lengths) <= 30
 
 
-def test_the_table_has_a_column_an_environment_and_a_row_a_part(results):
+def test_the_table_has_one_column_per_environment_and_one_row_per_part(results):
     text = bench.tables(results[0])
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     heads = ["environment", "simulator", "its ceiling", "whole loop of `kemeny train`", "share of the ceiling"]
@@ -75,57 +72,64 @@ def test_without_overlap_the_critics_are_waited_for(results):
         assert one.in_turn.ms["step"] + one.in_turn.ms["critics"] > 1  # a hundred minibatches
 
 
-def test_what_is_slow_shows_as_slow(monkeypatch):
+class Delays(Observer):
+    """Sleeps at the beginning of some phases: as if what happens there were slow."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def begin(self, phase, *about):
+        time.sleep(self.seconds.get(phase, 0))
+
+
+def test_what_is_slow_shows_as_slow():
     """Each part is the time of what it is named for: delays are found again where they were put."""
     delay = 0.03
     long = 20 * delay  # far above what a busy machine may take to hand a checkpoint over
-
-    def slow_down(home, name, seconds=delay):
-        function = getattr(home, name)
-
-        def slow(*args, **kwargs):
-            time.sleep(seconds)
-            return function(*args, **kwargs)
-
-        monkeypatch.setattr(home, name, slow)
-
-    slow_down(learner, "update")
-    slow_down(Collector, "collect")
-    slow_down(bench.Logs, "metrics")
-    slow_down(bench.Policy, "noise")
-    slow_down(checkpoint, "save", long)
-    slow_down(training, "evaluate")
-    profile = bench.profile("Pendulum-v1", TINY, bench.FEWEST_BATCHES)
-    once, shards = 1e3 * delay, 2
+    delays = dict.fromkeys(("update", "collect", "log", "policy", "critics", "evaluate"), delay) | {"save": long}
+    profile = bench.profile("Pendulum-v1", TINY, bench.FEWEST_BATCHES, observers=[Delays(delays)])
+    once = 1e3 * delay
     rarely = TINY["batch_size"] / from_flat(TINY).checkpoint_every
-    for part, ms in {"step": once, "store": once, "logging": once, "act": shards * once}.items():
+    for part, ms in {"step": 2 * once, "store": once, "logging": once, "critics": once}.items():
         assert profile.ms[part] > ms, part
     assert profile.ms["checkpoints"] < rarely * 1e3 * long < profile.checkpoints_beside_ms
     assert profile.evaluation_ms > rarely * once
 
 
-def test_nothing_stays_replaced():
-    before = (learner.update, Collector.collect, bench.EnvPoolPool.recv, bench.Policy.head, training.evaluate)
-    bench.profile("Pendulum-v1", TINY, bench.FEWEST_BATCHES)
-    assert before == (learner.update, Collector.collect, bench.EnvPoolPool.recv, bench.Policy.head, training.evaluate)
+def test_the_parts_of_every_single_step():
+    delay = 1e-3
+    steps = 2 * from_flat(TINY).batch_length  # of two shards
+    profile = bench.profile("Pendulum-v1", TINY, bench.FEWEST_BATCHES, observers=[Delays({"act": delay})])
+    assert profile.ms["act"] > 1e3 * delay * steps
 
 
 def test_a_stopwatch_counts_the_inner_part_alone():
     watch = bench.Stopwatch()
-    inner = watch.timed("inner", lambda: time.sleep(0.02))
-    outer = watch.timed("outer", lambda: (inner(), time.sleep(0.01)))
-    watch.timed("evaluation", outer)()
-    outer()
-    thread = threading.Thread(target=outer)
+
+    def collect():
+        watch.begin("collect")
+        watch.begin("simulate")
+        time.sleep(0.02)
+        watch.end("simulate")
+        time.sleep(0.01)
+        watch.end("collect")
+
+    watch.begin("evaluate")
+    watch.begin("append")  # belongs to what is around it
+    time.sleep(0.03)
+    watch.end("append")
+    watch.end("evaluate")
+    collect()
+    thread = threading.Thread(target=collect)
     thread.start()
     thread.join()
-    lap = watch.lap()
-    assert lap["inner"] >= 0.02
-    assert lap["outer"] >= 0.01
-    assert lap["evaluation"] >= 0.03
+    before, lap = watch.laps[0], watch.lap()
+    assert before["evaluation"] >= 0.03
+    assert lap["simulate"] >= 0.02
+    assert lap["store"] >= 0.01
     assert lap["rest"] >= 0.03  # waiting for the thread
-    assert watch.beside("inner") >= 0.02
-    assert watch.beside("outer") >= 0.01
+    assert watch.beside("simulate") >= 0.02
+    assert watch.beside("store") >= 0.01
     assert watch.beside("evaluation") == 0
     assert sum(watch.lap().values()) < 0.01
 

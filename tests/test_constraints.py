@@ -9,17 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kemeny.learning import update as learner
-from kemeny.experience.acting import Policy
-from kemeny.experience.collect import Collector, Task
 from kemeny.criterion import Average, Discounted
+from kemeny.experience.collect import Collector
+from kemeny.experience.settings import Task
+from kemeny.experience.source import numpy_policy
+from kemeny.learning.estimates import estimate
+from kemeny.learning.learner import Learner, init
+from kemeny.learning.settings import CriticFit, Networks, TrustRegion
 from kemeny.learning.steps.direction import Case, gram, plan
-from kemeny.learning.update import CriticFit, Learner, Networks, init, update
-from kemeny.learning.arrays import acting_arrays
+from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.protocol import Outcome
+from kemeny.learning.steps.surrogate import centred, policy_gradient
+from kemeny.learning.update import update
 from kemeny.tabular import bounds, zoo
 from kemeny.tabular.linear_programme import linear_programme
-from kemeny.learning.steps.trust_region import Outcome, TrustRegion
-from tests.simulation import Simulation, constrained_optimum
+from tests.model_source import ModelSource, constrained_optimum
 from tests.test_learner import BOX, CHOICE, SMALL, flat, random_batch
 
 
@@ -37,14 +41,14 @@ def test_a_slack_limit_changes_nothing(spec, criterion):
     """ACPO with a limit beyond reach is ATRPO (and CPO is TRPO), bit for bit, update after update."""
     free = dataclasses.replace(SMALL, criterion=criterion)
     limited = dataclasses.replace(free, limits=(1e6,))
-    a, b = (init(learning, spec, jax.random.key(0)) for learning in (free, limited))
+    a, b = (init(learner, spec, jax.random.key(0)) for learner in (free, limited))
     for seed in range(3):
         batch = random_batch(spec, seed, signals=2)
-        a, _ = update(free, a, batch._replace(signal=batch.signal[..., :1]))
+        a, _ = update(free, a, batch._replace(signals=batch.signals[:1]))
         b, metrics = update(limited, b, batch)
-        assert metrics.constraint is not None
-        assert metrics.constraint.case == Case.INACTIVE
-        assert np.all(metrics.constraint.multiplier_cost == 0)
+        diagnosis = metrics.step.details.diagnosis
+        assert diagnosis.case == Case.INACTIVE
+        assert np.all(diagnosis.multiplier_cost == 0)
         assert same(a.policy, b.policy)
         assert same(a.critics[0], b.critics[0])
         assert same(a.optimizers[0], b.optimizers[0])
@@ -102,17 +106,16 @@ def limited(*limits, **changes):
     return dataclasses.replace(SMALL, limits=limits, **changes)
 
 
-def step_with(learning, batch, spec=BOX):
-    state = init(learning, spec, jax.random.key(0))
-    after, metrics = update(learning, state, batch)
+def step_with(learner, batch, spec=BOX):
+    state = init(learner, spec, jax.random.key(0))
+    after, metrics = update(learner, state, batch)
     return state, after, metrics
 
 
 def with_mean_cost(batch, mean):
     """Costs moved so that each has this mean: a limit of 0 then stands at −mean, and need not be compiled anew."""
-    signal = np.array(batch.signal)
-    signal[..., 1:] += mean - signal[..., 1:].mean((0, 1))
-    return batch._replace(signal=jnp.array(signal))
+    reward, *costs = batch.signals
+    return batch._replace(signals=(reward, *(cost + (mean - cost.mean()) for cost in costs)))
 
 
 @pytest.mark.parametrize("offset", [-0.02, 0.0, 0.02, 4.0])
@@ -120,23 +123,22 @@ def with_mean_cost(batch, mean):
 def test_what_backtracking_accepts(offset, costs):
     """KL ≤ δ always; kept limits stay kept and the reward improves; broken ones come nearer."""
     seen = set()
-    learning = limited(*[0.0] * costs)
+    learner = limited(*[0.0] * costs)
     for seed in range(4):
         batch = random_batch(BOX, seed, signals=1 + costs)
-        _, _, metrics = step_with(learning, with_mean_cost(batch, offset))
-        step = metrics.constraint
-        assert step is not None
-        seen.add(int(step.case))
-        if metrics.outcome != Outcome.ACCEPTED:
+        _, _, metrics = step_with(learner, with_mean_cost(batch, offset))
+        diagnosis, violation = metrics.step.details.diagnosis, np.asarray(metrics.costs.violation)
+        seen.add(int(diagnosis.case))
+        if metrics.step.outcome != Outcome.ACCEPTED:
             continue
-        assert metrics.kl <= learning.region.delta
-        broken = np.asarray(step.violation) > 0
-        assert (np.asarray(step.surrogate_cost_change)[broken] < 0).all()
-        assert (np.asarray(step.violation + step.surrogate_cost_change)[~broken] <= 0).all()
+        assert metrics.step.kl <= learner.step.region.delta
+        broken = violation > 0
+        assert (np.asarray(diagnosis.surrogate_cost_change)[broken] < 0).all()
+        assert ((violation + diagnosis.surrogate_cost_change)[~broken] <= 0).all()
         if not broken.any():
-            assert metrics.improvement > 0
-        if step.case != Case.RECOVERY:  # the plan itself ends on or within the limits
-            assert (np.asarray(step.violation + step.predicted_cost_change) <= 1e-4).all()
+            assert metrics.step.improvement > 0
+        if diagnosis.case != Case.RECOVERY:  # the plan itself ends on or within the limits
+            assert (violation + diagnosis.predicted_cost_change <= 1e-4).all()
     assert seen == {Case.RECOVERY} if offset == 4.0 else Case.ACTIVE in seen
 
 
@@ -145,14 +147,12 @@ def test_units_of_cost_and_reward():
     batch = with_mean_cost(random_batch(BOX, 0, signals=2), 0.01)
 
     def step(reward, scale, shift):
-        learning = limited(shift)
-        state = init(learning, BOX, jax.random.key(0))
+        learner = limited(shift)
+        state = init(learner, BOX, jax.random.key(0))
         silent = jax.tree.map(jnp.zeros_like, state.critics)  # a critic that says 0 has no units of its own
-        signal = np.stack([batch.signal[..., 0] * reward, batch.signal[..., 1] * scale + shift], -1)
-        after, metrics = update(
-            learning, dataclasses.replace(state, critics=silent), batch._replace(signal=jnp.array(signal))
-        )
-        return flat(after.policy), metrics.constraint
+        signals = (batch.signals[0] * reward, batch.signals[1] * scale + shift)
+        after, metrics = update(learner, dataclasses.replace(state, critics=silent), batch._replace(signals=signals))
+        return flat(after.policy), metrics.step.details.diagnosis
 
     policy, expected = step(1.0, 1.0, 0.0)
     assert expected.case == Case.ACTIVE
@@ -164,40 +164,33 @@ def test_units_of_cost_and_reward():
 
 
 def test_realised_changes_and_violation():
-    learning = limited(0.0)
-    state = init(learning, BOX, jax.random.key(0))
+    learner = limited(0.0)
+    state = init(learner, BOX, jax.random.key(0))
     means = []
     for seed in range(2):
         batch = random_batch(BOX, seed, signals=2)
-        means.append(np.asarray(batch.signal).mean((0, 1)))
-        state, metrics = update(learning, state, batch)
-        assert metrics.constraint is not None
-        np.testing.assert_allclose(metrics.constraint.cost, means[-1][1:], atol=1e-6)
-        np.testing.assert_allclose(metrics.constraint.violation, means[-1][1:], atol=1e-6)
+        means.append(np.mean(batch.signals, (1, 2)))
+        state, metrics = update(learner, state, batch)
+        np.testing.assert_allclose(metrics.costs.cost, means[-1][1:], atol=1e-6)
+        np.testing.assert_allclose(metrics.costs.violation, means[-1][1:], atol=1e-6)
         if seed == 0:
             assert np.isnan(metrics.realised_improvement)
     np.testing.assert_allclose(metrics.realised_improvement, means[1][0] - means[0][0], atol=1e-6)
-    np.testing.assert_allclose(metrics.constraint.realised_cost_change, means[1][1:] - means[0][1:], atol=1e-6)
+    np.testing.assert_allclose(metrics.costs.realised_cost_change, means[1][1:] - means[0][1:], atol=1e-6)
 
 
 def test_discounted_limit_is_about_the_start_states():
     """J_c = E v_c(s₀), and the cost's gradient is worth 1/(1−γ) of its advantage."""
     batch = random_batch(BOX, 2, signals=2)
-    learning = limited(0.5, criterion=Discounted(0.9))
-    state, after, metrics = step_with(learning, batch)
+    learner = limited(0.5, criterion=Discounted(0.9))
+    state, after, metrics = step_with(learner, batch)
     start_value = np.mean(state.critics[1](state.normalizer(batch.start_observation)))
-    assert metrics.constraint is not None
-    np.testing.assert_allclose(metrics.constraint.cost, start_value, rtol=1e-5)
-    cost = learner.estimate(learning, state, batch)[1]
-    b = learner.policy_gradient(
-        state.policy,
-        state.normalizer(batch.observation).reshape(-1, 3),
-        batch.action.reshape(-1, 2),
-        cost.advantage - cost.advantage.mean(),
-    )
-    assert metrics.tries == 1  # so the full step was taken, and what was predicted is slope · b·x
+    np.testing.assert_allclose(metrics.costs.cost, start_value, rtol=1e-5)
+    samples, _ = estimate(learner, state, batch)
+    b = policy_gradient(state.policy, samples, centred(samples, samples.advantage[1]))
+    assert metrics.step.details.tries == 1  # so the full step was taken, and what was predicted is slope · b·x
     slope_times_change = 10 * np.dot(flat(b), flat(after.policy) - flat(state.policy))
-    np.testing.assert_allclose(metrics.constraint.predicted_cost_change, slope_times_change, rtol=1e-3)
+    np.testing.assert_allclose(metrics.step.details.diagnosis.predicted_cost_change, slope_times_change, rtol=1e-3)
 
 
 # What a limit is counted in
@@ -223,12 +216,12 @@ class Faller(gymnasium.Env):
 
 
 def c_of(env, task, limit=0.5):
-    collector = Collector(env, task, num_envs=4, horizon=60, seed=0, costs=("cost",))
-    learning = limited(limit)
-    state = init(learning, collector.spec, jax.random.key(0))
-    batch = collector.collect(Policy(acting_arrays(state, collector.spec)), 0)
+    collector = Collector(env, task, num_envs=4, batch_length=60, seed=0, costs=("cost",))
+    learner = limited(limit)
+    state = init(learner, collector.spec, jax.random.key(0))
+    batch = collector.roll_out(numpy_policy(state, collector.spec), 0)
     collector.close()
-    reward, cost = learner.estimate(learning, state, jax.tree.map(jnp.asarray, batch))
+    _, (reward, cost) = estimate(learner, state, jax.tree.map(jnp.asarray, batch))
     return float(cost.objective) - limit, float(reward.objective), collector.falls
 
 
@@ -247,13 +240,13 @@ def test_falls_and_lengths_do_not_change_the_units():
 # Optima that a linear programme knows
 
 
-def learning_of(*limits, iterations):
+def learner_of(*limits, iterations):
     return Learner(
         limits=limits,
         iterations=iterations,
         networks=Networks(hidden=(16,)),
-        critic=CriticFit(critic_rate=3e-3, critic_epochs=3),
-        region=TrustRegion(delta=0.01),
+        critic=CriticFit(critic_step_size=3e-3, critic_epochs=3),
+        step=Natural(TrustRegion(delta=0.01)),
     )
 
 
@@ -269,20 +262,21 @@ def test_reaches_the_constrained_optimum(limit):
     best = linear_programme(mdp, limit)
     assert best.gain < 0.95 * linear_programme(mdp).gain  # without the limit there is more to be had
     # The cost less its limit, limited to 0: the same problem, and the update is compiled once for both.
-    simulation = Simulation(mdp, [mdp.costs - limit], envs=40, horizon=100)
-    learning = learning_of(0.0, iterations=iterations)
-    state, history = simulation.learn(learning, iterations)
-    before = simulation.policy(state)
-    state, _ = simulation.learn(learning, 1, state)
-    policy = simulation.policy(state)
+    source = ModelSource(mdp, [mdp.costs - limit], num_envs=40, batch_length=100)
+    learner = learner_of(0.0, iterations=iterations)
+    state, history = source.learn(learner, iterations)
+    before = source.policy(state)
+    state, _ = source.learn(learner, 1, state)
+    policy = source.policy(state)
 
-    assert (history[0].constraint.case == Case.RECOVERY) == (limit == 0.6)
+    assert (history[0].step.details.diagnosis.case == Case.RECOVERY) == (limit == 0.6)
     assert mdp.evaluate(policy).rho >= 0.95 * best.gain
     assert mdp.evaluate(policy, signal="cost").rho <= 1.05 * limit
     # Certified: the slack ξ_c·√(2·KL) of the last step, beyond its exact surrogate cost or the limit.
     pair = bounds.compare(mdp, before, policy, signal="cost")
     assert bounds.violation(mdp, before, policy, max(limit, pair.old.rho + pair.surrogate)).holds
-    prices = [m.constraint.multiplier_cost[0] for m in history[-20:] if m.constraint.case == Case.ACTIVE]
+    diagnoses = [metrics.step.details.diagnosis for metrics in history[-20:]]
+    prices = [diagnosis.multiplier_cost[0] for diagnosis in diagnoses if diagnosis.case == Case.ACTIVE]
     assert np.median(prices) == pytest.approx(best.price, rel=0.5)
 
 
@@ -294,11 +288,12 @@ def test_two_limits_at_once():
     costs, limits = [rng.random((5, 3)), rng.random((5, 3))], (0.4, 0.35)
     best, prices = constrained_optimum(mdp, costs, limits)
     assert (prices > 0.05).all()
-    simulation = Simulation(mdp, costs, envs=40, horizon=100)
-    state, history = simulation.learn(learning_of(*limits, iterations=60), 60)
-    policy = simulation.policy(state)
+    source = ModelSource(mdp, costs, num_envs=40, batch_length=100)
+    state, history = source.learn(learner_of(*limits, iterations=60), 60)
+    policy = source.policy(state)
     weight = mdp.evaluate(policy).stationary[:, None] * policy
     assert (weight * mdp.rewards).sum() >= 0.95 * best
     for cost, limit in zip(costs, limits, strict=True):
         assert (weight * cost).sum() <= 1.05 * limit
-    assert Case.RECOVERY in {int(m.constraint.case) for m in history}  # the first policies break both
+    cases = {int(metrics.step.details.diagnosis.case) for metrics in history}
+    assert Case.RECOVERY in cases  # the first policies break both

@@ -1,14 +1,13 @@
 """Cost limits as users state them: what is refused, what is said, and what Python allows beyond the command line."""
 
-import contextlib
-
 import gymnasium
 import numpy as np
 import pytest
 
 import kemeny
-from kemeny.runs import loop as training
 from kemeny.errors import RunError, UserError
+from kemeny.runs import loop
+from kemeny.runs.assembly import make_learner
 from kemeny.runs.settings import from_flat
 
 TINY = {
@@ -23,8 +22,8 @@ TINY = {
 }
 
 
-class Told:
-    """A progress display that remembers what was said."""
+class Listener(kemeny.Observer):
+    """Remembers what was said."""
 
     def __init__(self):
         self.sentences = []
@@ -32,16 +31,9 @@ class Told:
     def say(self, message):
         self.sentences.append(message)
 
-    @contextlib.contextmanager
-    def of(self, total, path, done):
-        yield self
-
-    def iteration(self, steps, record): ...
-    def evaluation(self, record): ...
-
 
 class Push(gymnasium.Env):
-    """Costs at least 1 a step, more the harder one pushes, which also pays."""
+    """Costs at least 1 per step, and more the harder one pushes, which also pays."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
@@ -90,7 +82,7 @@ def effort(observation, action, reward, info):
 )
 def test_limits_and_costs_go_together(settings, message):
     with pytest.raises(UserError, match=message):
-        from_flat(settings).learner()
+        make_learner(from_flat(settings))
 
 
 def test_an_unknown_cost_is_refused_with_those_that_are_there(tmp_path):
@@ -106,15 +98,15 @@ def test_a_cost_that_is_no_number_is_named(tmp_path):
 
 def test_a_limit_that_no_policy_keeps_is_said(tmp_path, monkeypatch):
     """Training goes on in recovery, and after a while says so, with the lowest cost so far; once."""
-    monkeypatch.setattr(training, "RECOVERIES_BEFORE_A_WORD", 3)
-    told = Told()
-    run = kemeny.train(Push, out=tmp_path / "run", cost="energy", limit=0.5, progress=told, **TINY)
+    monkeypatch.setattr(loop, "RECOVERIES_BEFORE_A_MESSAGE", 3)
+    listener = Listener()
+    run = kemeny.train(Push, out=tmp_path / "run", cost="energy", limit=0.5, observers=[listener], **TINY)
     records = run.metrics
     assert len(records) == 4
     assert all(record["case"] == 2 for record in records)
     assert all(record["outcome"] == 0 for record in records)
     lowest = min(record["cost"][0] for record in records[:3])
-    assert [s for s in told.sentences if "iterations" in s] == [
+    assert [s for s in listener.sentences if "iterations" in s] == [
         f"For 3 iterations no step could keep the limits, only reduce cost; the lowest so far: energy {lowest:.4g} "
         "(limit 0.5). Training goes on; if cost no longer falls, perhaps no policy can keep the limit: raise it."
     ]

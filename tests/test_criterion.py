@@ -52,7 +52,7 @@ def test_td_rate_is_exact_wherever_the_batch_comes_from():
     rho = oracles.average_reward(P, r, policy)
     s = 2  # a batch that never leaves one state
     expected_next = np.einsum("a,at,t->", policy[s], P[s], v)
-    estimate = Average(rate="td").estimate_rate(policy[s] @ r[s], np.array(v[s]), np.array(expected_next))
+    estimate = Average(rate_by="td").estimate_rate(policy[s] @ r[s], np.array(v[s]), np.array(expected_next))
     assert estimate == pytest.approx(rho, abs=1e-10)
     assert Average().estimate_rate(np.array([policy[s] @ r[s]]), v, v) != pytest.approx(rho, abs=1e-3)
 

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kemeny.runs.checkpoint import latest
+import kemeny
+from kemeny.learning.steps import clip, natural
 from kemeny.learning.steps.direction import Case
-from kemeny.learning.update import ConstraintMetrics, Metrics
-from kemeny.runs.directory import RECORDED_VERSIONS
+from kemeny.learning.steps.protocol import Outcome, Report
+from kemeny.learning.update import CostMetrics, CriticMetrics, Metrics
+from kemeny.machine import RECORDED_VERSIONS
+from kemeny.runs.checkpoint import latest
 from kemeny.runs.settings import Settings, to_flat
-from kemeny.learning.steps.trust_region import Outcome
+from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -28,11 +31,26 @@ def documented(heading: str) -> set[str]:
     return set(names)
 
 
-def test_every_metric_is_documented_and_every_documented_metric_exists(tiny_run, constrained_run):
-    fields = {*Metrics._fields, *ConstraintMetrics._fields} - {"constraint"}
-    assert fields <= documented("metrics.jsonl")
-    assert set(tiny_run.metrics[0]) == documented("metrics.jsonl") - set(ConstraintMetrics._fields)
-    assert set(constrained_run.metrics[0]) == documented("metrics.jsonl")
+@pytest.fixture(scope="module")
+def clipped_run(tmp_path_factory):
+    """A run with the clipped step."""
+    return kemeny.train(
+        "InvertedPendulum-v5", out=tmp_path_factory.mktemp("runs") / "clipped", step="clip", **{**TINY, "steps": 200}
+    )
+
+
+NATURAL = set(natural.Details._fields) - {"diagnosis"}
+CLIP = set(clip.Details._fields)
+LIMITED = {*CostMetrics._fields, *natural.Diagnosis._fields}
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists(tiny_run, constrained_run, clipped_run):
+    fields = {*Metrics._fields, *Report._fields, *CriticMetrics._fields} - {"step", "costs", "critics", "details"}
+    everything = documented("metrics.jsonl")
+    assert fields | NATURAL | CLIP | LIMITED <= everything
+    assert set(tiny_run.metrics[0]) == everything - LIMITED - CLIP
+    assert set(constrained_run.metrics[0]) == everything - CLIP
+    assert set(clipped_run.metrics[0]) == everything - LIMITED - NATURAL
 
 
 def test_every_field_of_an_evaluation(tiny_run):
@@ -46,10 +64,12 @@ def test_every_field_of_the_configuration(tiny_run):
     assert set(tiny_run.config["versions"]) <= {"python", *RECORDED_VERSIONS}
 
 
-def test_every_part_of_a_checkpoint(tiny_run):
-    saved = latest(tiny_run.path)
+def test_every_part_of_a_checkpoint(tiny_run, clipped_run):
+    saved, clipped = latest(tiny_run.path), latest(clipped_run.path)
     assert set(json.loads((saved.path / "facts.json").read_text())) == documented("A checkpoint's facts.json")
-    assert {name.split("/")[0] for name in saved.arrays} == documented("A checkpoint's arrays.safetensors")
+    parts = [{name.split("/")[0] for name in one.arrays} for one in (saved, clipped)]
+    assert parts[0] == documented("A checkpoint's arrays.safetensors") - {"step"}
+    assert parts[1] == documented("A checkpoint's arrays.safetensors")
 
 
 @pytest.mark.parametrize("member", [*Outcome, *Case], ids=lambda member: member.name)
@@ -98,7 +118,7 @@ def test_code_that_is_named_exists(page):
     """`kemeny.….name` in backticks can be imported; `module.name` of a module of the package is there."""
     import importlib
 
-    modules = {path.stem for path in (ROOT / "src" / "kemeny").glob("*.py")} | {"tabular", "envs", "experiments"}
+    modules = {path.stem for path in (ROOT / "src" / "kemeny").iterdir()}
     for dotted in re.findall(r"`(?:kemeny\.)?([a-z_]+(?:\.\w+)+)(?:\(.*?\))?`", page.read_text()):
         parts = dotted.split(".")
         if parts[0] not in modules or parts[-1] == "py":

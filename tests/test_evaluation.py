@@ -4,12 +4,13 @@ import functools
 
 import numpy as np
 
-from kemeny.experience.evaluation import Protocol, evaluate, evaluation_seed
+from kemeny.experience.evaluate import evaluate, evaluation_seed
+from kemeny.experience.settings import EvaluationProtocol
 from tests.probes import Walk, policy_for
 
 
 def run(env, max_steps, trajectories=3, **more):
-    return evaluate(policy_for(2, 1), env, Protocol(trajectories, max_steps), seed=0, **more)
+    return evaluate(policy_for(2, 1), env, EvaluationProtocol(trajectories, max_steps), seed=0, **more)
 
 
 def test_a_trajectory_stops_at_a_fall_without_any_reset_cost():
@@ -49,11 +50,11 @@ def test_average_cost_is_total_over_length():
 def test_trajectories_of_different_length():
     """EnvPool's pendulum falls at a time of its own in each trajectory; stepping goes on for the others alone."""
     policy = policy_for(4, 1, seed=3)
-    result = evaluate(policy, "InvertedPendulum-v5", Protocol(6, 200), seed=5)
-    again = evaluate(policy, "InvertedPendulum-v5", Protocol(6, 200), seed=5)
+    result = evaluate(policy, "InvertedPendulum-v5", EvaluationProtocol(6, 200), seed=5)
+    again = evaluate(policy, "InvertedPendulum-v5", EvaluationProtocol(6, 200), seed=5)
     assert len(set(result.lengths.tolist())) > 1
     np.testing.assert_array_equal(result.lengths, again.lengths)
-    # one reward a step until the fall, which earns none
+    # one reward per step until the fall, which earns none
     np.testing.assert_array_equal(result.returns[200], result.lengths - 1)
 
 
@@ -65,7 +66,9 @@ def test_evaluation_seeds_differ_from_each_other():
 def test_an_exploring_evaluation_acts_as_training_does():
     """The mean action of an untrained policy is near 0; exploring, it pays for its noise, the same each time."""
     policy = policy_for(4, 1, seed=3)
-    still = evaluate(policy, "InvertedPendulum-v5", Protocol(6, 200), seed=5)
-    noisy, again = (evaluate(policy, "InvertedPendulum-v5", Protocol(6, 200), seed=5, explore=True) for _ in range(2))
+    still = evaluate(policy, "InvertedPendulum-v5", EvaluationProtocol(6, 200), seed=5)
+    noisy, again = (
+        evaluate(policy, "InvertedPendulum-v5", EvaluationProtocol(6, 200), seed=5, explore=True) for _ in range(2)
+    )
     assert (noisy.lengths != still.lengths).any()
     np.testing.assert_array_equal(noisy.lengths, again.lengths)

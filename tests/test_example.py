@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from kemeny.learning import update as learner
 from kemeny.criterion import Average
-from kemeny.learning.update import CriticFit, Learner, Networks
-from kemeny.learning.networks import CRITIC_HEAD_GAIN, HIDDEN_GAIN, POLICY_HEAD_GAIN, Network
+from kemeny.learning.estimates import estimate
+from kemeny.learning.learner import Learner, init
+from kemeny.learning.networks import CRITIC_HEAD_GAIN, HIDDEN_GAIN, POLICY_HEAD_GAIN, Perceptron
+from kemeny.learning.settings import CriticFit, Networks, TrustRegion
+from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.protocol import Outcome
+from kemeny.learning.update import update
 from kemeny.rollout import Rollout
-from kemeny.spec import Continuous, Spec
-from kemeny.learning.steps.trust_region import Outcome, TrustRegion
+from kemeny.spec import Continuous, Spec, vector
 
 TIME, ENVS, OBSERVATION, ACTION = 40, 6, 5, 3
 UPDATES = 4
@@ -59,17 +62,17 @@ def library_of(config) -> Learner:
         criterion=Average(),
         iterations=config.iterations,
         gae_lambda=config.lam,
-        networks=Networks(config.hidden, config.log_std, config.clip),
-        region=TrustRegion(
-            config.delta, config.damping, config.cg_iterations, config.backtrack, config.backtrack_tries
+        networks=Networks(hidden=config.hidden, log_std=config.log_std, observation_clip=config.clip),
+        step=Natural(
+            TrustRegion(config.delta, config.damping, config.cg_iterations, config.backtrack, config.backtrack_tries)
         ),
         critic=CriticFit(config.critic_rate, config.critic_l2, config.critic_epochs, config.critic_minibatch),
     )
 
 
-def library_state(learning):
+def library_state(learner):
     bound = np.ones(ACTION, np.float32)
-    return learner.init(learning, Spec(OBSERVATION, Continuous(-bound, bound), None), jax.random.key(3))
+    return init(learner, Spec(vector(OBSERVATION), Continuous(-bound, bound), None), jax.random.key(3))
 
 
 def layers(network):
@@ -101,7 +104,7 @@ def random_rollout(rng, state) -> Rollout:
     return Rollout(
         observation=observation,
         action=action,
-        signal=reward[..., None].astype(np.float32),
+        signals=(reward.astype(np.float32),),
         next_observation=next_observation,
         terminal=np.zeros(shape, bool),
         cut=cut,
@@ -111,21 +114,21 @@ def random_rollout(rng, state) -> Rollout:
 
 def example_rollout(example, rollout):
     return example.Rollout(
-        rollout.observation, rollout.action, rollout.signal[..., 0], rollout.next_observation, rollout.cut
+        rollout.observation, rollout.action, rollout.signals[0], rollout.next_observation, rollout.cut
     )
 
 
 @pytest.fixture(scope="module")
 def side_by_side(example, config):
     """(library's state before, its rollout, state after and metrics; the tutorial's state after and info), in order."""
-    learning, rng = library_of(config), np.random.default_rng(0)
-    theirs = library_state(learning)
+    learner, rng = library_of(config), np.random.default_rng(0)
+    theirs = library_state(learner)
     ours = example_state(example, config, theirs)
     history = []
     for _ in range(UPDATES):
         rollout = random_rollout(rng, theirs)
         before = theirs
-        theirs, metrics = learner.update(learning, theirs, rollout)
+        theirs, metrics = update(learner, theirs, rollout)
         ours, info = example.update(config, ours, example_rollout(example, rollout))
         history.append((before, rollout, theirs, metrics, ours, info))
     return history
@@ -144,16 +147,17 @@ def test_the_rollouts_exercise_what_they_should(side_by_side):
     """Falls, cuts and clipping occur, every policy step is taken, and some are shortened."""
     for before, rollout, _, metrics, _, _ in side_by_side:
         assert rollout.cut.any()
-        assert (rollout.signal < -5).any()
-        assert metrics.outcome == Outcome.ACCEPTED
+        assert (rollout.signals[0] < -5).any()
+        assert metrics.step.outcome == Outcome.ACCEPTED
         assert (np.abs(before.normalizer(jnp.asarray(rollout.observation))) == 2.0).any()
-    assert len({int(metrics.tries) for *_, metrics, _, _ in side_by_side}) > 1
+    assert len({int(metrics.step.details.tries) for *_, metrics, _, _ in side_by_side}) > 1
 
 
 def test_same_initial_networks(example):
     for gain, sizes in ((POLICY_HEAD_GAIN, (5, 16, 8, 3)), (CRITIC_HEAD_GAIN, (3, 16, 16, 1))):
         key = jax.random.key(7)
-        theirs = Network.init(key, sizes, gain)
+        inputs, *hidden, outputs = sizes
+        theirs = Perceptron.init(Networks(hidden=tuple(hidden)), key, inputs, outputs, gain)
         for (weight, bias), w, b in zip(
             example.make_network(key, sizes, gain), theirs.weights, theirs.biases, strict=True
         ):
@@ -162,12 +166,12 @@ def test_same_initial_networks(example):
 
 
 def test_same_rate_advantages_and_targets(side_by_side, config):
-    estimate = jax.jit(learner.estimate, static_argnums=0)
+    compiled = jax.jit(estimate)
     for before, rollout, _, metrics, _, info in side_by_side:
-        theirs = estimate(library_of(config), before, rollout)[0]
+        theirs, _ = compiled(library_of(config), before, rollout)
         np.testing.assert_allclose(info["rho"], metrics.rate, rtol=1e-5)
-        np.testing.assert_allclose(info["advantage"].ravel(), theirs.advantage, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(info["target"].ravel(), theirs.target, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(info["advantage"].ravel(), theirs.advantage[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(info["target"].ravel(), theirs.target[0], rtol=1e-4, atol=1e-4)
 
 
 def test_same_policy_step(side_by_side):
@@ -176,9 +180,9 @@ def test_same_policy_step(side_by_side):
         after = flat((layers(theirs.policy.network), theirs.policy.log_std))
         mine = flat((ours.policy["mean"], ours.policy["log_std"]))
         assert relative_error(mine, after, origin) < 1e-4
-        assert info["tries"] == metrics.tries
-        np.testing.assert_allclose(info["kl"], metrics.kl, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(info["gain"] * metrics.advantage_std, metrics.improvement, rtol=1e-4)
+        assert info["tries"] == metrics.step.details.tries
+        np.testing.assert_allclose(info["kl"], metrics.step.kl, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(info["gain"] * metrics.advantage_std, metrics.step.improvement, rtol=1e-4)
 
 
 def test_same_critic_and_optimiser(side_by_side):
@@ -209,15 +213,15 @@ def test_same_normaliser(side_by_side, example, config):
 def test_neither_takes_a_step_that_fails(example, config):
     """With no length allowed to be short enough, both keep the old policy bit for bit, and still refit the critic."""
     config = dataclasses.replace(config, backtrack=1.0, backtrack_tries=2, delta=10.0)
-    learning = library_of(config)
-    before = library_state(learning)
+    learner = library_of(config)
+    before = library_state(learner)
     rollout = random_rollout(np.random.default_rng(1), before)
-    after, metrics = learner.update(learning, before, rollout)
+    after, metrics = update(learner, before, rollout)
     ours, info = example.update(config, example_state(example, config, before), example_rollout(example, rollout))
-    assert metrics.outcome == Outcome.LINE_SEARCH
+    assert metrics.step.outcome == Outcome.LINE_SEARCH
     np.testing.assert_array_equal(flat(after.policy), flat(before.policy))
     np.testing.assert_array_equal(flat(ours.policy["mean"]), flat(layers(before.policy.network)))
-    assert info["tries"] == metrics.tries == 2
+    assert info["tries"] == metrics.step.details.tries == 2
     assert relative_error(flat(ours.critic), flat(layers(after.critics[0].network))) < 1e-4
 
 

@@ -15,32 +15,28 @@ import numpy as np
 import pytest
 
 import kemeny
-from kemeny.runs import checkpoint
-from kemeny.runs import directory as run_module
-from kemeny.experience.collect import Collector, Task
 from kemeny.envs.faults import TRIES
+from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError, UserError
-from kemeny.experience.evaluation import Protocol, evaluate
-from kemeny.runs.progress import silent
+from kemeny.experience.collect import Collector
+from kemeny.experience.evaluate import evaluate
+from kemeny.experience.settings import EvaluationProtocol, Task
+from kemeny.observers import Observer
+from kemeny.runs import checkpoint
+from kemeny.runs.checkpoint import FOLDER
 from kemeny.runs.directory import Run
-from kemeny.runs.loop import Interrupted
+from kemeny.runs.interrupts import Interrupted
 from tests.conftest import TINY
 from tests.envs.toys import Counter, Faulty
 from tests.faults import compare
 from tests.probes import Walk, policy_for
+from tests.test_training import Interrupt, Listener
 
 ENV = "InvertedPendulum-v5"
 OFTEN = {**TINY, "eval_every": 200, "checkpoint_every": 200}
 
 
-class Listening(type(silent)):
-    """Remembers what is said."""
-
-    def __init__(self):
-        object.__setattr__(self, "said", [])
-
-    def say(self, message):
-        self.said.append(message)
+TOLERANT = Simulation(restart_faulty=True)
 
 
 @pytest.mark.parametrize("scenario", ["atrpo, EnvPool", "acpo, Gymnasium in workers"])
@@ -60,15 +56,9 @@ def test_killed_runs_resume_bit_for_bit(scenario, tmp_path):
 
 
 def killed_once(tmp_path):
-    """A run that stopped after its second checkpoint, and how it ends when nothing stops it."""
-
-    class Impatient(type(silent)):
-        def iteration(self, done, record):
-            if done == 400:
-                signal.raise_signal(signal.SIGINT)
-
+    """A run that stopped after its second checkpoint."""
     with pytest.raises(Interrupted):
-        kemeny.train(ENV, out=tmp_path / "run", progress=Impatient(), **OFTEN)
+        kemeny.train(ENV, out=tmp_path / "run", observers=[Interrupt(400)], **OFTEN)
     return tmp_path / "run"
 
 
@@ -88,60 +78,69 @@ def nth(n, then, *, onwards=False):
     return wrap
 
 
-def half_then_full(original, path, content):
-    original(path, content[: len(content) // 2])
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+class FailingDisk(Observer):
+    """At the n-th operation of a kind the disk is full, after half of the content, or breaks."""
+
+    def __init__(self, operation, n, number):
+        self.operation, self.left, self.number = operation, n, number
+
+    def begin(self, phase, *about):
+        if phase != self.operation:
+            return
+        self.left -= 1
+        if self.left:
+            return
+        path, content = about
+        if phase in ("write", "append"):
+            with path.open("ab") as file:
+                file.write(content[: len(content) // 2])
+        raise OSError(self.number, os.strerror(self.number), str(path))
 
 
-def onto_a_full_disk(original, self, content):
-    self._file.close()
-    self._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
-    return original(self, content)
-
-
-def failing(*_):
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's always-full device")
 @pytest.mark.parametrize(
-    ("home", "name", "fault", "says"),
-    [
-        (checkpoint, "_write", nth(5, half_then_full), "No space left on device"),
-        (run_module._Growing, "write", nth(5, onto_a_full_disk), "No space left on device"),
-        (os, "fsync", nth(8, failing, onwards=True), "Input/output error"),  # of logs and checkpoints, from two threads
-        (Path, "rename", nth(3, failing), "Input/output error"),
-    ],
-    ids=["half a checkpoint", "logs", "fsync", "rename"],
+    ("operation", "n", "number"),
+    [("write", 6, errno.ENOSPC), ("append", 5, errno.ENOSPC), ("rename", 3, errno.EIO)],
+    ids=["half a checkpoint", "half a line of a log", "rename"],
 )
-def test_a_write_that_fails_is_told_and_harms_nothing(home, name, fault, says, tiny_run, tmp_path, monkeypatch):
+def test_a_write_that_fails_is_reported_and_harms_nothing(operation, n, number, tiny_run, tmp_path):
+    disk = FailingDisk(operation, n, number)
+    with pytest.raises(RunError, match=f"{os.strerror(number)}.* kemeny resume"):
+        kemeny.train(ENV, out=tmp_path / "run", observers=[disk], **OFTEN)
+    compare(tiny_run.path, kemeny.resume(tmp_path / "run").path)
+
+
+def test_a_disk_that_cannot_be_flushed_is_reported_and_harms_nothing(tiny_run, tmp_path, monkeypatch):
+    """Of logs and checkpoints, from two threads."""
+
+    def failing(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     with monkeypatch.context() as patch:
-        patch.setattr(home, name, fault(getattr(home, name)))
-        with pytest.raises(RunError, match=f"{says}.* kemeny resume"):
+        patch.setattr(os, "fsync", nth(10, failing, onwards=True)(os.fsync))
+        with pytest.raises(RunError, match=r"Input/output error.* kemeny resume"):
             kemeny.train(ENV, out=tmp_path / "run", **OFTEN)
     compare(tiny_run.path, kemeny.resume(tmp_path / "run").path)
 
 
-def test_a_second_interrupt_stops_at_once_and_harms_nothing(tiny_run, tmp_path, monkeypatch):
+def test_a_second_interrupt_stops_at_once_and_harms_nothing(tiny_run, tmp_path):
     """While a checkpoint is being written, which is finished in its thread."""
-    write, writing = checkpoint._write, threading.Event()
 
-    def slowly(path, content):
-        writing.set()
-        time.sleep(0.05)
-        write(path, content)
+    class Impatient(Observer):
+        writing = threading.Event()
 
-    class Impatient(type(silent)):
-        def iteration(self, done, record):
-            if done == 400:
-                assert writing.wait(60)
+        def begin(self, phase, *about):
+            if phase == "write" and FOLDER in str(about[0]):
+                self.writing.set()
+                time.sleep(0.05)
+
+        def iteration(self, record):
+            if record["steps"] == 400:
+                assert self.writing.wait(60)
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write", slowly)
-        with pytest.raises(KeyboardInterrupt):
-            kemeny.train(ENV, out=tmp_path / "run", progress=Impatient(), **OFTEN)
+    with pytest.raises(KeyboardInterrupt):
+        kemeny.train(ENV, out=tmp_path / "run", observers=[Impatient()], **OFTEN)
     assert not list((tmp_path / "run/checkpoints").glob(".writing-*"))
     assert checkpoint.latest(tmp_path / "run").facts["steps"] == 200
     compare(tiny_run.path, kemeny.resume(tmp_path / "run").path)
@@ -173,24 +172,24 @@ def test_what_changed_since_the_run_began_is_said(tmp_path):
     config["versions"]["numpy"] = "1.0"
     config |= {"processor": "abacus", "cores": 97}
     (path / "config.json").write_text(json.dumps(config))
-    listening = Listening()
-    kemeny.resume(path, progress=listening)
-    assert f"numpy 1.0 → {np.__version__}" in listening.said[0]
-    assert "abacus → " in listening.said[1]
-    assert "began with 97 threads" in listening.said[2]
+    listener = Listener()
+    kemeny.resume(path, observers=[listener])
+    assert f"numpy 1.0 → {np.__version__}" in listener.said[0]
+    assert "abacus → " in listener.said[1]
+    assert "began with 97 threads" in listener.said[2]
 
 
 def test_tensorboard_forgets_what_was_done_again(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    class Dies(type(silent)):
-        def iteration(self, done, record):
-            if done == 600:
+    class Dies(Observer):
+        def iteration(self, record):
+            if record["steps"] == 600:
                 raise ZeroDivisionError
 
     settings = {**OFTEN, "checkpoint_every": 400}
     with pytest.raises(ZeroDivisionError):
-        kemeny.train(ENV, out=tmp_path / "run", progress=Dies(), **settings)
+        kemeny.train(ENV, out=tmp_path / "run", observers=[Dies()], **settings)
     kemeny.resume(tmp_path / "run")
     events = EventAccumulator(str(tmp_path / "run"))
     events.Reload()
@@ -212,7 +211,7 @@ def test_the_best_keeps_its_limits_first():
     """Cost 5, 4, … a step, limit 4; the return counts among those that keep it."""
     policy = policy_for(3, 1)
     low, high = (
-        evaluate(policy, functools.partial(Counter, falls_at=n), Protocol(2, 50), seed=0, costs=("cost",))
+        evaluate(policy, functools.partial(Counter, falls_at=n), EvaluationProtocol(2, 50), seed=0, costs=("cost",))
         for n in (15, 20)
     )
     assert high.returns[50].mean() > low.returns[50].mean()
@@ -232,9 +231,9 @@ def faulty(how, at=5):
 )
 def test_a_faulty_step_is_in_no_batch(how, workers):
     """Steps 1 to 4 are sound, the fifth fails: the trajectory is cut after the fourth and another begins."""
-    more = {"workers": workers, "step_timeout": 1.0 if how == "hang" else None}
-    pool = Collector(faulty(how), Task(), num_envs=1, horizon=10, seed=0, restart_faulty=True, **more)
-    first, second = (pool.collect(policy_for(3, 1), iteration) for iteration in range(2))
+    simulation = Simulation(workers=workers, step_timeout=1.0 if how == "hang" else None, restart_faulty=True)
+    pool = Collector(faulty(how), Task(), num_envs=1, batch_length=10, seed=0, simulation=simulation)
+    first, second = (pool.roll_out(policy_for(3, 1), iteration) for iteration in range(2))
     np.testing.assert_array_equal(first.observation[:, 0, 1], [0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
     np.testing.assert_array_equal(first.next_observation[:, 0, 1], [1, 2, 3, 4, 1, 2, 3, 4, 1, 2])
     np.testing.assert_array_equal(np.flatnonzero(first.cut), [3, 7])
@@ -246,12 +245,10 @@ def test_a_faulty_step_is_in_no_batch(how, workers):
     assert pool.faults == 4
     assert pool.shards[0].restarts[0] == 5
     snapshot = pool.snapshot()
-    expected = pool.collect(policy_for(3, 1), 2)
+    expected = pool.roll_out(policy_for(3, 1), 2)
     pool.close()
-    copy = Collector(
-        faulty(how), Task(), num_envs=1, horizon=10, seed=0, restart_faulty=True, snapshot=snapshot, **more
-    )
-    for a, b in zip(copy.collect(policy_for(3, 1), 2), expected, strict=True):
+    copy = Collector(faulty(how), Task(), num_envs=1, batch_length=10, seed=0, simulation=simulation, snapshot=snapshot)
+    for a, b in zip(copy.roll_out(policy_for(3, 1), 2), expected, strict=True):
         np.testing.assert_array_equal(a, b)
     assert copy.faults == 7
     copy.close()
@@ -260,22 +257,22 @@ def test_a_faulty_step_is_in_no_batch(how, workers):
 def test_one_environment_fails_and_the_others_do_not_notice():
     class Third(Faulty):
         def reset(self, **more):
-            told = super().reset(**more)
+            start = super().reset(**more)
             self.at = 4 if self.start < 0.5 else 10**9
-            return told
+            return start
 
-    def batch(**more):
-        pool = Collector(functools.partial(Third, "raise"), Task(), num_envs=6, horizon=8, seed=1, **more)
-        return pool.collect(policy_for(3, 1), 0), pool
+    def collected(**more):
+        pool = Collector(functools.partial(Third, "raise"), Task(), num_envs=6, batch_length=8, seed=1, **more)
+        return pool.roll_out(policy_for(3, 1), 0), pool
 
-    told, pool = batch(restart_faulty=True)
-    fails = told.observation[0, :, 0] < 0.5
+    batch, pool = collected(simulation=TOLERANT)
+    fails = batch.observation[0, :, 0] < 0.5
     assert 0 < fails.sum() < 6
-    np.testing.assert_array_equal(told.observation[:, ~fails, 1], np.arange(8)[:, None].repeat((~fails).sum(), 1))
-    np.testing.assert_array_equal(told.cut.any(0), fails)
-    assert "the wheel came off" in pool.last_fault
+    np.testing.assert_array_equal(batch.observation[:, ~fails, 1], np.arange(8)[:, None].repeat((~fails).sum(), 1))
+    np.testing.assert_array_equal(batch.cut.any(0), fails)
+    assert any("the wheel came off" in shard.faults.last for shard in pool.shards)
     with pytest.raises(RunError, match="the wheel came off"):
-        batch()
+        collected()
 
 
 class ResetsOnce(Counter):
@@ -292,63 +289,58 @@ class ResetsOnce(Counter):
 
 def test_a_restart_that_fails_is_tried_with_a_new_environment():
     env = functools.partial(ResetsOnce, falls_at=3)
-    pool = Collector(env, Task(), num_envs=2, horizon=6, seed=0, restart_faulty=True)
-    batch = pool.collect(policy_for(3, 1), 0)
+    pool = Collector(env, Task(), num_envs=2, batch_length=6, seed=0, simulation=TOLERANT)
+    batch = pool.roll_out(policy_for(3, 1), 0)
     np.testing.assert_array_equal(batch.observation[:, 0, 1], [0, 1, 2, 0, 1, 2])
     assert pool.faults == 4
     with pytest.raises(RunError, match="worn out"):
-        Collector(env, Task(), num_envs=2, horizon=6, seed=0).collect(policy_for(3, 1), 0)
+        Collector(env, Task(), num_envs=2, batch_length=6, seed=0).roll_out(policy_for(3, 1), 0)
 
 
 def test_an_environment_that_always_fails_is_given_up():
-    pool = Collector(faulty("raise", at=1), Task(), num_envs=2, horizon=4, seed=0, restart_faulty=True)
+    pool = Collector(faulty("raise", at=1), Task(), num_envs=2, batch_length=4, seed=0, simulation=TOLERANT)
     with pytest.raises(RunError, match=f"the wheel came off.*failed {TRIES + 1} times in a row"):
-        pool.collect(policy_for(3, 1), 0)
+        pool.roll_out(policy_for(3, 1), 0)
     with pytest.raises(RunError, match=f"failed {TRIES + 1} times in a row"):
-        evaluate(policy_for(3, 1), faulty("raise"), Protocol(2, 50), seed=0, restart_faulty=True)
+        evaluate(policy_for(3, 1), faulty("raise"), EvaluationProtocol(2, 50), seed=0, simulation=TOLERANT)
 
 
 def test_evaluation_begins_a_faulty_trajectory_anew():
     class FailsOnce(Faulty):
         def reset(self, **more):
-            told = super().reset(**more)
+            start = super().reset(**more)
             self.at = 4 if self.start < 0.5 else 10**9
-            return told
+            return start
 
     result = evaluate(
-        policy_for(3, 1), functools.partial(FailsOnce, "nan"), Protocol(4, 9), seed=0, restart_faulty=True
+        policy_for(3, 1), functools.partial(FailsOnce, "nan"), EvaluationProtocol(4, 9), seed=0, simulation=TOLERANT
     )
     assert result.lengths.tolist() == [9, 9, 9, 9]
     assert result.faults > 0
     assert np.isfinite(result.returns[9]).all()
     with pytest.raises(RunError, match="not finite"):
-        evaluate(policy_for(3, 1), functools.partial(FailsOnce, "nan"), Protocol(4, 9), seed=0)
+        evaluate(policy_for(3, 1), functools.partial(FailsOnce, "nan"), EvaluationProtocol(4, 9), seed=0)
 
 
 def test_a_whole_run_of_faulty_environments_counts_them(tmp_path):
-    listening = Listening()
+    listener = Listener()
     settings = {**TINY, "restart_faulty": True, "eval_max_steps": 3, "steps": 400}
-    run = kemeny.train(faulty("raise", at=20), out=tmp_path / "run", progress=listening, **settings)
+    run = kemeny.train(faulty("raise", at=20), out=tmp_path / "run", observers=[listener], **settings)
     assert [line["faults"] > 0 for line in run.metrics] == [True, True]
-    assert "the wheel came off" in listening.said[0]
+    assert "the wheel came off" in listener.said[0]
 
 
 def test_an_inexact_resume_must_be_asked_for(tmp_path):
     """Walk counts its starts by itself, seed or no seed."""
 
-    class Impatient(Listening):
-        def iteration(self, done, record):
-            if done == 200:
-                signal.raise_signal(signal.SIGINT)
-
     env = functools.partial(Walk, falls_at=7)
     with pytest.raises(Interrupted):
-        kemeny.train(env, out=tmp_path / "run", progress=Impatient(), **TINY)
+        kemeny.train(env, out=tmp_path / "run", observers=[Interrupt(200)], **TINY)
     with pytest.raises(RunError, match="--inexact"):
         kemeny.resume(tmp_path / "run", env=env)
-    listening = Listening()
-    run = kemeny.resume(tmp_path / "run", env=env, inexact=True, progress=listening)
-    assert "did not come back" in listening.said[0]
+    listener = Listener()
+    run = kemeny.resume(tmp_path / "run", env=env, inexact=True, observers=[listener])
+    assert "did not come back" in listener.said[0]
     assert [line["steps"] for line in run.metrics] == [200, 400, 600]
 
 

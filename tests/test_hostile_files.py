@@ -14,11 +14,13 @@ import pytest
 from hypothesis import strategies as st
 
 import kemeny
-from kemeny.runs import checkpoint
-from kemeny.runs.checkpoint import ARRAYS, FACTS, SUMS, Damaged
-from kemeny.experience.collect import Collector, Task
-from kemeny.errors import RunError, UserError
+from kemeny.errors import Damaged, RunError, UserError
+from kemeny.experience.collect import Collector
+from kemeny.experience.settings import Task
 from kemeny.experiments.plots import learning_curves
+from kemeny.runs import checkpoint
+from kemeny.runs.assembly import make_learner
+from kemeny.runs.checkpoint import ARRAYS, FACTS, SUMS
 from kemeny.runs.directory import Run
 from kemeny.runs.settings import from_flat
 from kemeny.tabular import formats, zoo
@@ -227,15 +229,15 @@ def test_a_damaged_future_does_not_outlive_a_sound_present(run):
     sound = checkpoint.load(folder / "step-000000000200")
     (folder / "step-000000000600" / FACTS).write_bytes(b"")
     facts = {key: value for key, value in sound.facts.items() if key not in ("format", "steps")}
-    checkpoint.save(run.path, 300, sound.arrays, facts, keep=1)
+    checkpoint.Saver(run.path, keep=1).save(300, sound.arrays, facts)
     assert [path.name for path in folder.glob("step-*")] == ["step-000000000300"]
     assert checkpoint.latest(run.path).facts["steps"] == 300
 
 
 @pytest.fixture(scope="module")
 def snapshot():
-    pool = Collector("InvertedPendulum-v5", Task(cut=50), num_envs=2, horizon=20, seed=0)
-    pool.collect(policy_for(4, 1), 0)
+    pool = Collector("InvertedPendulum-v5", Task(cut=50), num_envs=2, batch_length=20, seed=0)
+    pool.roll_out(policy_for(4, 1), 0)
     return pool.snapshot()
 
 
@@ -258,7 +260,7 @@ def test_a_forged_snapshot_of_the_environments_is_refused(snapshot, data):
         hypothesis.assume(not (name == "steps" and number > 0))  # training compares it with the iteration
     began = time.monotonic()
     with pytest.raises(RunError):
-        Collector("InvertedPendulum-v5", Task(cut=50), num_envs=2, horizon=20, seed=0, snapshot=forged).close()
+        Collector("InvertedPendulum-v5", Task(cut=50), num_envs=2, batch_length=20, seed=0, snapshot=forged).close()
     assert time.monotonic() - began < 5
 
 
@@ -274,7 +276,7 @@ def test_forged_settings_are_refused_or_usable(run, data):
         config["settings"][data.draw(st.sampled_from(sorted(config["settings"])))] = data.draw(JSON)
     path.write_text(json.dumps(config))
     try:
-        assert from_flat(run.config["settings"]).learner()
+        assert make_learner(from_flat(run.config["settings"]))
     except UserError:
         pass
     finally:

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from kemeny.learning.networks import Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, Network
+from kemeny.learning.networks import Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, Perceptron
+from kemeny.learning.settings import Networks
 
 
 def gaussians():
@@ -47,7 +48,7 @@ def test_categorical_against_scipy():
 
 
 def test_networks_start_orthogonal_with_a_small_head():
-    network = Network.init(jax.random.key(0), (5, 64, 64, 2), 0.01)
+    network = Perceptron.init(Networks(), jax.random.key(0), 5, 2, 0.01)
     hidden, head = np.asarray(network.weights[1]), np.asarray(network.weights[2])
     np.testing.assert_allclose(hidden.T @ hidden, 2 * np.eye(64), atol=1e-5)
     np.testing.assert_allclose(head.T @ head, 1e-4 * np.eye(2), atol=1e-9)
@@ -56,7 +57,7 @@ def test_networks_start_orthogonal_with_a_small_head():
 
 def test_policies_are_the_distributions_they_say():
     x = jnp.ones((7, 5))
-    network = Network.init(jax.random.key(0), (5, 8, 2), 1.0)
+    network = Perceptron.init(Networks(hidden=(8,)), jax.random.key(0), 5, 2, 1.0)
     gaussian = GaussianPolicy(network, jnp.array([-0.5, -0.5]))(x)
     np.testing.assert_array_equal(gaussian.mean, network(x))
     assert gaussian.log_prob(jnp.zeros((7, 2))).shape == (7,)

@@ -6,8 +6,9 @@ import pytest
 
 import kemeny
 from kemeny import cli
-from kemeny.runs import presets
 from kemeny.errors import UserError
+from kemeny.runs import presets
+from kemeny.runs.assembly import make_learner
 from kemeny.runs.settings import Settings, from_flat, to_flat
 from tests.conftest import TINY
 
@@ -15,7 +16,7 @@ PAPER = {
     "hidden": (64, 64),
     "batch_size": 5_000,
     "gae_lambda": 0.95,
-    "critic_rate": 3e-4,
+    "critic_step_size": 3e-4,
     "critic_l2": 3e-3,
     "damping": 0.01,
     "cg_iterations": 10,
@@ -34,14 +35,14 @@ PAPER = {
 @pytest.mark.parametrize(("algorithm", "log_std"), [("atrpo", -0.5), ("trpo", -0.5), ("acpo", -1.0), ("cpo", -1.0)])
 def test_the_papers_preset_is_the_papers(algorithm, log_std):
     limits = {"cost": "speed", "limit": 2.0} if algorithm in ("acpo", "cpo") else {}
-    settings = from_flat({**presets.preset("paper"), "algorithm": algorithm, **limits})
+    settings = from_flat({"algorithm": algorithm, **limits}, presets.preset("paper"))
     assert PAPER.items() <= to_flat(settings).items()
-    assert settings.learner().networks.log_std == log_std
-    assert settings.learner().cost_gae_lambda == PAPER["gae_lambda"]
+    assert make_learner(settings).networks.log_std == log_std
+    assert make_learner(settings).cost_gae_lambda == PAPER["gae_lambda"]
 
 
 def test_the_default_is_what_settings_say():
-    assert from_flat(presets.preset("default")) == Settings()
+    assert presets.preset("default") == Settings()
 
 
 def test_the_paper_departs_in_what_its_preset_names():

@@ -1,92 +1,103 @@
 """The study is what it says: kept runs have their arm's settings, and the page has the tables made from them."""
 
-import importlib.util
+import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from kemeny import cli
-from kemeny.experiments.study import OURS, TABLES
-from kemeny.runs.presets import PAPER
+from kemeny.experience.evaluation import Evaluation
+from kemeny.experience.settings import EvaluationProtocol
+from kemeny.runs import loop
+from kemeny.runs.assembly import make_learner
 from kemeny.runs.directory import Run
+from kemeny.runs.presets import PAPER
 from kemeny.runs.settings import Settings, from_flat, to_flat
 
-ROOT = Path(__file__).parents[1]
-KEPT = sorted((ROOT / "benchmarks" / "results" / "runs").iterdir())
+BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
+sys.path.insert(0, BENCHMARKS)  # as it is for a script in that folder
+study = importlib.import_module("study")
+arms_module = importlib.import_module("study_arms")
+sys.path.remove(BENCHMARKS)
+
+TABLES, PICTURES, OURS = arms_module.TABLES, arms_module.PICTURES, arms_module.OURS
 ARMS = [arm for arms in TABLES.values() for arm in arms]
-WATCHING = {"threads", "eval_every", "eval_max_steps", "checkpoint_every", "keep_checkpoints"}
-"""Settings that change nothing about what is learnt."""
+LINES = [json.loads(line) for line in study.KEPT.read_text().splitlines()]
+NOT_LEARNED_FROM = {"threads", "eval_every", "eval_max_steps", "checkpoint_every", "keep_checkpoints"}
+"""Settings that change nothing about what is learned."""
 
 
-@pytest.fixture(scope="module")
-def study():
-    spec = importlib.util.spec_from_file_location("study", ROOT / "benchmarks" / "study.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def learnt_with(settings: Settings) -> dict:
-    flat = {name: value for name, value in to_flat(settings).items() if name not in WATCHING}
-    return {**flat, "cost_gae_lambda": settings.learner().cost_gae_lambda if settings.limit else None}
+def learned_with(settings: Settings) -> dict:
+    flat = {name: value for name, value in to_flat(settings).items() if name not in NOT_LEARNED_FROM}
+    return {**flat, "cost_gae_lambda": settings.meant_cost_gae_lambda if settings.limit else None}
 
 
 def test_what_the_study_arrived_at_is_the_default():
     assert from_flat({**PAPER, **OURS}) == Settings()
 
 
-def test_no_two_arms_have_one_name_or_one_setting():
+def test_no_two_arms_have_the_same_name_or_the_same_settings():
     names = [arm.name for arm in ARMS]
     assert len(names) == len(set(names))
-    whole = [(arm.env, seed, learnt_with(arm.settings(seed)).items()) for arm in ARMS for seed in arm.seeds]
+    whole = [(arm.env, seed, learned_with(arm.settings(seed)).items()) for arm in ARMS for seed in arm.seeds]
     assert len(whole) == len({str(one) for one in whole})
 
 
 def one_of_each_kind():
-    """An arm for each set of settings that are changed: parsing a command takes a while."""
+    """One arm for each set of settings that are changed: parsing a command takes a while."""
     return {(arm.base, *arm.changes): arm for arm in ARMS}.values()
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
 def test_every_arm_has_sound_settings(arm):
     for seed in arm.seeds:
-        arm.settings(seed).learner()
+        make_learner(arm.settings(seed))
 
 
 @pytest.mark.parametrize("arm", one_of_each_kind(), ids=lambda arm: arm.name)
 def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys, tmp_path):
     started = []
 
-    def start(env, settings, out, progress):
+    def start(env, settings, out, observers):
         started.append((env, settings))
         return Run(tmp_path)
 
-    monkeypatch.setattr(cli, "start_run", start)
+    monkeypatch.setattr(loop, "start", start)
     monkeypatch.setattr(sys, "argv", ["kemeny", *arm.command(arm.seeds[0])])
     cli.main()
     assert started == [(arm.env, arm.settings(arm.seeds[0]))]
 
 
-@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
-def test_a_kept_run_is_one_of_an_arm_and_has_its_settings(folder):
-    name, seed = folder.name.rsplit("-", 1)
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["name"])
+def test_a_kept_run_belongs_to_an_arm_and_has_its_settings(line, tmp_path):
+    name, seed = line["name"].rsplit("-", 1)
     (arm,) = [arm for arm in ARMS if arm.name == name]
     assert int(seed) in arm.seeds
-    run = Run.open(folder)
+    run = Run.open(study.write_out(line, tmp_path))
     assert run.config["env"] == arm.env
     settings = from_flat(run.config["settings"])
-    assert learnt_with(settings) == learnt_with(arm.settings(int(seed)))
+    assert learned_with(settings) == learned_with(arm.settings(int(seed)))
     assert len(run.config["git_commit"].split("-")[0]) == 40
     assert run.evaluations[-1]["steps"] == arm.steps, "it is not finished"
-    assert len(json.loads((folder / "final.json").read_text())["returns_10000"]) == 10
+    for record in (line["final"], *line.get("earlier", {}).values()):
+        assert len(Evaluation.from_record(record).returns[10_000]) == 10
+    assert ("exploring" in line["final"]) == bool(settings.limit)
 
 
-def test_every_run_of_the_study_is_kept():
-    assert {f"{arm.name}-{seed}" for arm in ARMS for seed in arm.seeds} == {folder.name for folder in KEPT}
+def test_every_run_of_the_study_is_kept_once_and_in_order():
+    names = [line["name"] for line in LINES]
+    assert names == sorted({f"{arm.name}-{seed}" for arm in ARMS for seed in arm.seeds})
+
+
+def test_old_configs_are_kept_as_they_were_written():
+    """Settings that have another name today are translated when a run is read, and not in what is kept."""
+    old = [line for line in LINES if line["config"]["format"] == 1]
+    assert old
+    assert all("rate" in line["config"]["settings"] for line in old)
+    assert not any("rate_by" in line["config"]["settings"] for line in old)
 
 
 @pytest.mark.parametrize("arms", list(TABLES.values()), ids=list(TABLES))
@@ -95,14 +106,59 @@ def test_no_two_rows_of_a_table_look_the_same(arms):
     assert len(rows) == len(set(rows))
 
 
-def test_what_is_not_of_the_study_is_refused(study, tmp_path, tiny_run):
+def test_pictures_are_of_arms():
+    assert {name for names in PICTURES.values() for name in names} <= study.ARMS.keys()
+    assert all((study.DRAWN / f"{picture}.png").exists() for picture in PICTURES)
+
+
+def test_what_does_not_belong_to_the_study_is_refused(tmp_path, tiny_run):
     with pytest.raises(SystemExit, match="Name some of the arms"):
         study.run(("nosuch",), folder=tmp_path)
     with pytest.raises(SystemExit, match="no run of the study"):
         study.keep((tiny_run.path,))
+    with pytest.raises(SystemExit, match="There is no arm nosuch"):
+        study.unpack(tmp_path, ("nosuch",))
     assert not list(tmp_path.iterdir())
 
 
-def test_the_page_has_the_tables(study):
+def test_unpacking_overwrites_nothing(tmp_path):
+    study.unpack(tmp_path, ("humanoid-10M",))
+    assert [path.name for path in tmp_path.iterdir()] == ["humanoid-10M-10"]
+    with pytest.raises(SystemExit, match="exists already"):
+        study.unpack(tmp_path, ("humanoid-10M",))
+
+
+def test_a_line_is_added_in_order_or_replaced(monkeypatch, tmp_path):
+    monkeypatch.setattr(study, "KEPT", tmp_path / "study.jsonl")
+    (line,) = [line for line in LINES if "earlier" in line]
+    some = sorted([LINES[0], line, LINES[-1]], key=lambda line: line["name"])
+    for one in reversed(some):
+        study.store(one)
+    assert [json.loads(text) for text in study.KEPT.read_text().splitlines()] == some
+    again = {name: part for name, part in line.items() if name != "earlier"}
+    study.store({**again, "final": {}})
+    assert study.kept_runs()[line["name"]] == {**line, "final": {}}
+    study.store({**again, "config": {}})
+    assert study.kept_runs()[line["name"]] == {**again, "config": {}}, "earlier checkpoints of another run were kept"
+    assert [path.name for path in tmp_path.iterdir()] == ["study.jsonl"]
+
+
+def test_a_finished_run_is_evaluated_and_kept(monkeypatch, capsys, tmp_path, constrained_run):
+    monkeypatch.setattr(study, "KEPT", tmp_path / "study.jsonl")
+    settings = from_flat(constrained_run.config["settings"])
+    changes = {"cost": settings.cost, "limit": settings.limit}
+    monkeypatch.setattr(study, "ARMS", {"tiny": arms_module.Arm("tiny", "HalfCheetah-v3", 40, (0,), changes)})
+    monkeypatch.setattr(study, "FINAL", EvaluationProtocol(eval_trajectories=1, eval_max_steps=10_000))
+    shutil.copytree(constrained_run.path, tmp_path / "tiny-0")
+    study.keep((tmp_path / "tiny-0",))
+    (line,) = study.kept_runs().values()
+    assert line["name"] == "tiny-0"
+    assert line["config"] == json.loads((constrained_run.path / "config.json").read_text())
+    assert line["evaluations"] == constrained_run.evaluations
+    assert line["final"]["average_costs"] != line["final"]["exploring"]["average_costs"]
+    assert line["final"]["training_costs"] == constrained_run.metrics[-1]["cost"]
+
+
+def test_the_page_has_the_tables():
     page = study.PAGE.read_text()
     assert study.written(page) == page, "run: python benchmarks/study.py tables"

@@ -1,8 +1,10 @@
 """A run as a user sees it: repeatable, resumable, and with every setting doing something."""
 
+import errno
 import functools
 import json
 import os
+import re
 import signal
 import threading
 
@@ -10,12 +12,12 @@ import numpy as np
 import pytest
 
 import kemeny
-from kemeny.runs import checkpoint
 from kemeny.errors import RunError, UserError
-from kemeny.runs.progress import silent
+from kemeny.observers import Observer
+from kemeny.runs import checkpoint
 from kemeny.runs.directory import Run
+from kemeny.runs.interrupts import Interrupted
 from kemeny.runs.settings import Settings, from_flat, to_flat
-from kemeny.runs.loop import Interrupted
 from tests.conftest import TINY
 from tests.envs.toys import Faulty
 from tests.probes import Patience, Target
@@ -70,15 +72,25 @@ def test_same_seed_same_run(tiny_run, tmp_path):
     assert not same_numbers(tiny_run, other)
 
 
-def interrupt_after(steps):
-    """A progress display that presses Ctrl-C once the run has come so far."""
+class Interrupt(Observer):
+    """Presses Ctrl-C once the run has come so far."""
 
-    class Impatient(type(silent)):
-        def iteration(self, done, record):
-            if done == steps:
-                signal.raise_signal(signal.SIGINT)
+    def __init__(self, steps):
+        self.steps = steps
 
-    return Impatient()
+    def iteration(self, record):
+        if record["steps"] == self.steps:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Listener(Observer):
+    """Remembers what is said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, message):
+        self.said.append(message)
 
 
 @pytest.mark.parametrize("algorithm", ["atrpo", "trpo"])
@@ -86,8 +98,8 @@ def test_an_interrupted_run_resumes_bit_for_bit(algorithm, tmp_path):
     settings = {**TINY, "algorithm": algorithm, "eval_every": 400, "checkpoint_every": 1_000}
     whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
     with pytest.raises(Interrupted, match="kemeny resume"):
-        kemeny.train(ENV, out=tmp_path / "parts", progress=interrupt_after(200), **settings)
-    assert len(Run(tmp_path / "parts").metrics) == 2  # the display hears of a batch when the next one is there
+        kemeny.train(ENV, out=tmp_path / "parts", observers=[Interrupt(200)], **settings)
+    assert len(Run(tmp_path / "parts").metrics) == 2  # an observer hears of a batch when the next one is collected
     # What was logged after the checkpoint is written again, not twice.
     with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
         file.write('{"steps": 400, "half": ')
@@ -102,14 +114,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
     newest = sorted((cut_short.path / "checkpoints").glob("step-*"))[-1]
     blob = (newest / "arrays.safetensors").read_bytes()
     (newest / "arrays.safetensors").write_bytes(blob[: len(blob) // 2])
-    said = []
-
-    class Listening(type(silent)):
-        def say(self, message):
-            said.append(message)
-
-    resumed = kemeny.resume(cut_short.path, progress=Listening())
-    assert str(newest) in said[0]
+    listener = Listener()
+    resumed = kemeny.resume(cut_short.path, observers=[listener])
+    assert str(newest) in listener.said[0]
     assert same_numbers(whole, resumed)
 
 
@@ -135,7 +142,7 @@ CHANGED = {
     "num_envs": 2,
     "batch_size": 100,
     "gae_lambda": 0.5,
-    "rate": "td",
+    "rate_by": "td",
     "gauge": "free",
     "eval_every": 300,
     "checkpoint_every": 400,
@@ -145,12 +152,18 @@ CHANGED = {
     "eval_trajectories": 4,
     "eval_max_steps": 9,
     "hidden": (4,),
+    "activation": "relu",
+    "step": "clip",
+    "clip_ratio": 0.001,
+    "policy_step_size": 1e-2,
+    "policy_epochs": 2,
+    "policy_minibatch": 20,
     "log_std": -2.0,
     "observation_clip": 0.5,
     "delta": 0.001,
     "damping": 0.5,
     "cg_iterations": 2,
-    "critic_rate": 1e-2,
+    "critic_step_size": 1e-2,
     "critic_l2": 0.5,
     "critic_epochs": 2,
     "critic_minibatch": 20,
@@ -181,7 +194,9 @@ def test_a_setting_that_does_nothing_lies(name, tiny_run, tmp_path):
     base = {**TINY, "eval_every": 200, "checkpoint_every": 200, "steps": 400}
     if name == "gamma":
         base["algorithm"] = "trpo"
-    if name == "rate":
+    if name in ("clip_ratio", "policy_step_size", "policy_epochs", "policy_minibatch"):
+        base["step"] = "clip"
+    if name == "rate_by":
         base["gauge"] = "free"  # a centred critic forgets the constant that ρ̂ would add to its targets
     first = kemeny.train(ENV, out=tmp_path / "first", **base)
     second = kemeny.train(ENV, out=tmp_path / "second", **{**base, name: CHANGED[name]})
@@ -200,7 +215,7 @@ def test_a_run_whose_steps_keep_failing_ends_with_advice(tmp_path):
             return observation, 0.0, *rest
 
     with pytest.raises(RunError, match=r"skipped 2 times in a row: .*"):
-        kemeny.train(Flat, out=tmp_path / "run", max_skipped=2, critic_rate=0.0, **{**TINY, "steps": 2_000})
+        kemeny.train(Flat, out=tmp_path / "run", max_skipped=2, critic_step_size=0.0, **{**TINY, "steps": 2_000})
 
 
 def test_an_environment_that_raises_is_named_and_the_run_can_be_resumed(tmp_path):
@@ -248,7 +263,7 @@ def test_criteria_differ_as_they_should(settings, goes_round, tmp_path):
     """A round of six states pays 4, leaving pays 1 at once: 0.67 against 0.5 a step, but 0.7⁵·4 < 1 now."""
     run = kemeny.train(
         Patience, out=tmp_path / "run", steps=30_000, num_envs=10, batch_size=1_000, hidden=(), cut=200,
-        critic_rate=0.05, delta=0.05, eval_every=30_000, eval_max_steps=60, critic_minibatch=250, gae_lambda=0.9,
+        critic_step_size=0.05, delta=0.05, eval_every=30_000, eval_max_steps=60, critic_minibatch=250, gae_lambda=0.9,
         **settings,
     )  # fmt: skip
     per_step = np.mean(run.evaluations[-1]["returns_60"]) / 60
@@ -264,35 +279,113 @@ def test_continuous_actions_reach_the_target(algorithm, tmp_path):
     assert run.policy(np.ones(1))[0] == pytest.approx(0.5, abs=0.05)
 
 
-def test_training_does_not_wait_for_a_checkpoint_to_be_written(tmp_path, monkeypatch):
-    slow, save = threading.Event(), checkpoint.save
-    collected = []
+def test_training_does_not_wait_for_a_checkpoint_to_be_written(tmp_path):
+    class SlowDisk(Observer):
+        """The first checkpoint is written only after the second batch has been collected."""
 
-    def wait_for_the_next_batch(*what):
-        assert slow.wait(60), "training waited for its checkpoint"
-        return save(*what)
+        collected = threading.Event()
+        batches = 0
 
-    class Watching(Target):
-        def step(self, action):
-            collected.append(1)
-            if len(collected) > 250:  # the second batch of 200 is under way
-                slow.set()
-            return super().step(action)
+        def begin(self, phase, *about):
+            if phase == "save":
+                assert self.collected.wait(60), "training waited for its checkpoint"
 
-    monkeypatch.setattr(checkpoint, "save", wait_for_the_next_batch)
-    run = kemeny.train(Watching, out=tmp_path / "run", checkpoint_every=200, eval_every=10**6, **TINY)
+        def end(self, phase, *outcome):
+            if phase == "collect":
+                self.batches += 1
+                if self.batches == 2:
+                    self.collected.set()
+
+    run = kemeny.train(
+        Target, out=tmp_path / "run", checkpoint_every=200, eval_every=10**6, observers=[SlowDisk()], **TINY
+    )
     assert checkpoint.latest(run.path).facts["steps"] == 600
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_leaves_those_before(tmp_path, monkeypatch):
-    save = checkpoint.save
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_leaves_those_before(tmp_path):
+    class Full(Observer):
+        def begin(self, phase, *about):
+            if phase == "write" and "step-000000000400" in str(about[0]):
+                raise OSError(errno.ENOSPC, "no space left", str(about[0]))
 
-    def fail_later(run, steps, *what):
-        if steps >= 400:
-            raise RunError("no space left")
-        return save(run, steps, *what)
-
-    monkeypatch.setattr(checkpoint, "save", fail_later)
     with pytest.raises(RunError, match="no space left"):
-        kemeny.train(ENV, out=tmp_path / "run", checkpoint_every=200, eval_every=10**6, **TINY)
+        kemeny.train(ENV, out=tmp_path / "run", checkpoint_every=200, eval_every=10**6, observers=[Full()], **TINY)
     assert checkpoint.latest(tmp_path / "run").facts["steps"] == 200
+
+
+def test_a_callback_sees_every_record(tmp_path):
+    records = {"metrics": [], "evaluations": []}
+    run = kemeny.train(
+        ENV,
+        out=tmp_path / "run",
+        eval_every=200,
+        checkpoint_every=200,
+        callback=lambda record: records[record.pop("log")].append(record),
+        **TINY,
+    )
+    assert records == {"metrics": run.metrics, "evaluations": run.evaluations}
+
+
+def stops_at_400(record):
+    return record["log"] == "metrics" and record["steps"] == 400
+
+
+def raises_at_400(record):
+    if stops_at_400(record):
+        raise ZeroDivisionError("in the callback")
+
+
+@pytest.mark.parametrize("way_out", ["callback stops", "callback raises", "Ctrl-C"])
+def test_every_way_out_leaves_a_checkpoint_from_which_the_run_goes_on(way_out, tmp_path):
+    """No checkpoint was due before the end; afterwards the run is that of one never stopped."""
+    settings = {**TINY, "steps": 1_000, "checkpoint_every": 10**6, "eval_every": 400}
+    whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
+    out = tmp_path / "parts"
+    if way_out == "callback stops":
+        assert kemeny.train(ENV, out=out, callback=stops_at_400, **settings).path == out
+    elif way_out == "callback raises":
+        with pytest.raises(ZeroDivisionError, match="in the callback"):
+            kemeny.train(ENV, out=out, callback=raises_at_400, **settings)
+    else:
+        with pytest.raises(Interrupted):
+            kemeny.train(ENV, out=out, observers=[Interrupt(400)], **settings)
+    # After an evaluation the record of its batch is already written, so the run stops right there.
+    assert checkpoint.latest(out).facts["steps"] == 400
+    assert [line["steps"] for line in Run(out).metrics] == [200, 400]
+    assert same_numbers(whole, kemeny.resume(out))
+
+
+def test_a_run_that_gives_up_leaves_its_policy(tmp_path):
+    class Flat(Target):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, 0.0, *rest
+
+    settings = {**TINY, "steps": 2_000, "checkpoint_every": 10**6}
+    with pytest.raises(RunError, match="The policy is in"):
+        kemeny.train(Flat, out=tmp_path / "run", max_skipped=2, critic_step_size=0.0, **settings)
+    assert kemeny.load_policy(tmp_path / "run")(np.ones(1)).shape == (1,)
+
+
+def test_observers_see_the_phases_nested_as_documented(tmp_path):
+    class Phases(Observer):
+        def __init__(self):
+            self.open, self.seen = {}, set()
+
+        def begin(self, phase, *about):
+            stack = self.open.setdefault(threading.get_ident(), [])
+            self.seen.add((stack[-1] if stack else None, phase))
+            stack.append(phase)
+
+        def end(self, phase, *outcome):
+            assert self.open[threading.get_ident()].pop() == phase
+
+    phases = Phases()
+    kemeny.train(ENV, out=tmp_path / "run", eval_every=200, checkpoint_every=200, observers=[phases], **TINY)
+    assert not any(phases.open.values())
+    inside = {phase: {inner for outer, inner in phases.seen if outer == phase} for phase in ("run", "collect", "save")}
+    assert {"collect", "update", "critics", "log", "evaluate", "checkpoint"} <= inside["run"]
+    assert inside["collect"] == {"policy", "act", "simulate"}
+    assert {"write", "rename"} <= inside["save"]
+    documented = set(re.findall(r"^ {8,}(\w+)", Observer.__doc__ or "", re.MULTILINE))
+    assert {phase for _, phase in phases.seen} | {"remove"} == documented | {"write", "append", "rename", "remove"}

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from kemeny.learning.networks import CategoricalPolicy, GaussianPolicy, Network
-from kemeny.learning.steps.trust_region import Candidate, TrustRegion, backtrack, conjugate_gradient, fisher_product
+from kemeny.learning.networks import CategoricalPolicy, GaussianPolicy, Perceptron
+from kemeny.learning.settings import Networks, TrustRegion
+from kemeny.learning.steps.trust_region import Candidate, backtrack, conjugate_gradient, fisher_product
 
 X = jnp.array(np.random.default_rng(0).normal(size=(40, 3)), jnp.float32)
 
@@ -13,7 +14,7 @@ X = jnp.array(np.random.default_rng(0).normal(size=(40, 3)), jnp.float32)
 @pytest.fixture(params=["gaussian", "categorical"])
 def problem(request):
     """A small policy as a function of its flat parameters, and those parameters."""
-    network = Network.init(jax.random.key(1), (3, 4, 2), 1.0)
+    network = Perceptron.init(Networks(hidden=(4,)), jax.random.key(1), 3, 2, 1.0)
     policy = (
         GaussianPolicy(network, jnp.array([-0.5, 0.1])) if request.param == "gaussian" else CategoricalPolicy(network)
     )

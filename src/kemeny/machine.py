@@ -38,7 +38,7 @@ def xla_cores() -> int:
 def keep_cores(cores: Any, report: Callable[[str], None]) -> int:
     """Give XLA as many threads as it had when the run began, because its last digits depend on their number.
 
-    Returns the number XLA has now. Where it can no longer be changed, `report` is told so.
+    Returns the number XLA has now. Where it can no longer be changed, `report` gets a sentence that says so.
     """
     import jax
     from jax._src import xla_bridge

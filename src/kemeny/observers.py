@@ -5,12 +5,24 @@ from typing import Any
 
 
 class Observer:
-    """Watches a run; each method does nothing here, and an observer has those that it needs.
+    """Watches a run. Each method does nothing here; an observer defines those that it needs.
 
-    Phases: `run` (about: path, steps in all, steps done before), `collect`, `act`, `simulate`, `policy` (waiting for the
-    policy in NumPy), `update` (outcome: state and metrics, which JAX may still be computing), `critics` (waiting for
-    them), `log`, `evaluate`, `checkpoint`; and for each file operation `write`, `append`, `rename`, `remove` (about:
-    path, content). `write`, `rename` and `remove` happen in a thread of their own, too. A phase that fails does not end.
+    The phases, nested as indented, with what `begin` says about them:
+
+        run            path, steps in all, steps done before
+          collect
+            policy     waiting for the policy in NumPy
+            act
+            simulate
+          update       its end says the state and the metrics, which JAX may still be computing
+          critics      waiting for the critics of the update before
+          log
+          evaluate
+          checkpoint
+          save         in a thread of its own
+
+    and wherever a file is touched: write (path, content), append (path, content), rename (old path, new path), remove
+    (path). A phase that fails does not end.
     """
 
     def say(self, message: str) -> None:

@@ -1,6 +1,6 @@
 """Which numbers a setting may be: bounds that stand in the annotation of its field.
 
-    delta: Annotated[float, AtLeast(0)] = 0.02
+delta: Annotated[float, AtLeast(0)] = 0.02
 """
 
 import dataclasses

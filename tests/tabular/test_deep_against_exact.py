@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kemeny.learning.advantages import gae
 from kemeny.criterion import Average, Discounted
+from kemeny.learning.advantages import gae
 from kemeny.tabular import zoo
 
 estimate = jax.jit(gae, static_argnames="lam")

@@ -1,0 +1,1 @@
+"""A policy meets environments: acting in NumPy, collecting, evaluating, filming."""

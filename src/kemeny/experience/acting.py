@@ -152,7 +152,9 @@ def check_policy(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], w
     """Refuse arrays that are not those of a policy: layers that do not fit each other, numbers that are none."""
     kind = network.get("kind")
     if kind not in NETWORKS:
-        raise UserError(f"{where} holds a network of a kind that this Kemeny does not know ({kind!r}): upgrade to use it.")
+        raise UserError(
+            f"{where} holds a network of a kind that this Kemeny does not know ({kind!r}): upgrade to use it."
+        )
     inputs = math.prod(arrays["normalizer/mean"].shape) if "normalizer/mean" in arrays else 0
     expected = {name: ArraySpec((inputs,), np.dtype(F32)) for name in ("normalizer/mean", "normalizer/scale")}
     expected["normalizer/clip"] = ArraySpec((), np.dtype(F32))

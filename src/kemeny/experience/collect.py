@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kemeny.envs.faults import TRIES, Faults
-from kemeny.envs.pool import EnvLike, Pool, Step, inspect, make_halves
+from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, Step, inspect, make_halves
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy
@@ -162,7 +162,7 @@ class Collector:
         batch_length: int,
         seed: int,
         costs: tuple = (),
-        simulation: Simulation = Simulation(),
+        simulation: Simulation = DEFAULT_SIMULATION,
         observer: Observer = NOBODY,
         snapshot: Mapping[str, np.ndarray] | None = None,
         inexact: bool = False,
@@ -175,8 +175,6 @@ class Collector:
         self.observer = observer
         self.steps = 0
         """Steps of each environment so far."""
-        self.lost = 0
-        """Environments that did not come back to where the snapshot was taken."""
         self._history: deque[np.ndarray] = deque()
         """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
         time_limit = inspect(env).time_limit if task.episodic else None
@@ -264,7 +262,14 @@ class Collector:
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Refuse what no run can have written, before anything is replayed as often as it says."""
         envs, shards, whole = (self.num_envs,), (len(self.shards),), np.dtype(np.int64)
-        shapes = {"steps": (), "falls": shards, "faults": shards, "clock": envs, "restarts": envs, "since_restart": envs}
+        shapes = {
+            "steps": (),
+            "falls": shards,
+            "faults": shards,
+            "clock": envs,
+            "restarts": envs,
+            "since_restart": envs,
+        }
         longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot else 0
         observation, action = self.spec.observation, self.spec.action.array
         check_arrays(
@@ -285,7 +290,7 @@ class Collector:
         self.steps = int(snapshot["steps"])
         actions = snapshot["actions"]
         self._history = deque([actions])
-        end = 0
+        end = lost = 0
         for shard, falls, faults in zip(self.shards, snapshot["falls"], snapshot["faults"], strict=True):
             mine = slice(end, end + shard.pool.num_envs)
             end = mine.stop
@@ -299,10 +304,12 @@ class Collector:
                     "it goes on from a start state."
                 )
             if astray.size:
-                self.lost += len(astray)
+                lost += len(astray)
                 shard.clock[astray] = 0
                 shard.restart(astray)
             shard.falls, shard.faults.count = int(falls), int(faults)
+        if lost:
+            self.observer.say(f"{lost} environments did not come back to where they were and begin anew.")
 
     def _since_restart(self) -> np.ndarray:
         return np.concatenate([shard.since_restart for shard in self.shards])

@@ -8,7 +8,7 @@ import contextlib
 import numpy as np
 
 from kemeny.envs.faults import Faults
-from kemeny.envs.pool import EnvLike, Pool, make_halves, seed_of
+from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, make_halves, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.experience.acting import Policy
 from kemeny.experience.evaluation import HORIZONS, Evaluation
@@ -28,7 +28,7 @@ def evaluate(
     *,
     seed: int,
     costs: tuple = (),
-    simulation: Simulation = Simulation(),
+    simulation: Simulation = DEFAULT_SIMULATION,
     explore: bool = False,
 ) -> Evaluation:
     """Run the policy until each trajectory falls or reaches the longest horizon.

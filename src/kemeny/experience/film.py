@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kemeny.experience.acting import Policy
 from kemeny.envs.camera import make_camera
 from kemeny.envs.pool import EnvLike
 from kemeny.errors import UserError
+from kemeny.experience.acting import Policy
 
 
 def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: int) -> int:

@@ -1,38 +1,28 @@
-"""`kemeny bench`: training speed beside the simulator's ceiling, and where the time of the training loop goes."""
+"""Training speed beside the simulator's ceiling, and where the time of the training loop goes."""
 
 import contextlib
 import dataclasses
-import functools
-import inspect
-import json as json_format
-import math
 import os
-import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
-from tyro.conf import Positional, arg
 
-from kemeny.runs import checkpoint
-from kemeny.learning import update as learner
-from kemeny.runs import loop as training
-from kemeny.experience.acting import Policy
-from kemeny.experience.collect import Collector
-from kemeny.envs.envpool import FOREVER, EnvPoolPool
-from kemeny.envs.gymnasium import GymnasiumPool
-from kemeny.envs.pool import Step, available_cores, choose_backend, make_pool
-from kemeny.envs.pool import inspect as inspect_env
-from kemeny.errors import UserError
-from kemeny.runs.progress import silent
-from kemeny.runs.directory import Logs, Run, surroundings
+from kemeny.envs.envpool import FOREVER
+from kemeny.envs.pool import Step, choose_backend, inspect, make_pool
+from kemeny.machine import available_cores, surroundings
+from kemeny.observers import Observer
+from kemeny.runs.assembly import make_learner
+from kemeny.runs.directory import Run
+from kemeny.runs.interrupts import Interrupted
+from kemeny.runs.loop import start
 from kemeny.runs.settings import Settings, from_flat
 from kemeny.spec import Continuous
 
@@ -55,6 +45,19 @@ PARTS = {
     "rest": "the rest",
 }
 """What the loop's thread does, and how the table calls it."""
+PART_OF = {
+    "collect": "store",
+    "policy": "step",
+    "act": "act",
+    "simulate": "simulate",
+    "update": "step",
+    "critics": "critics",
+    "log": "logging",
+    "evaluate": "evaluation",
+    "checkpoint": "checkpoints",
+    "save": "checkpoints",
+}
+"""The part to which a phase of the loop belongs; other phases belong to the one around them."""
 
 SPEED_NOTE = """\
 The ceiling is the simulator alone, stepped with actions drawn beforehand: nobody acts, stores or learns. The whole loop
@@ -65,39 +68,6 @@ while that thread acts and stores, and the critics are refitted while the next b
 where the thread waits for it, or as slower work of others for want of cores. Waiting for the simulator includes handing
 it the actions, and restarts. The last two rows are of another run, which waits for the critics before it begins the
 next batch."""
-
-
-def bench(
-    envs: Annotated[Positional[tuple[str, ...]], arg(metavar="[ENV…]")] = ("HalfCheetah-v3", "Ant-v3", "Humanoid-v3"),
-    rounds: int = 3,
-    seconds: float = 8.0,
-    num_envs: int = Settings.num_envs,
-    threads: int = Settings.threads,
-    eval_max_steps: int = 10_000,
-    json: bool = False,
-    output: Annotated[Path | None, arg(aliases=["-o"])] = None,
-) -> None:
-    """Measure training speed beside the simulator's ceiling, and where the time goes; best on an idle machine.
-
-    Args:
-        envs: Ids of environments.
-        rounds: How often ceiling and training are measured, in turn.
-        seconds: About how long each measurement takes.
-        num_envs: Environments stepped together.
-        threads: Threads of each EnvPool pool (0: one a core).
-        eval_max_steps: Longest trajectory of the evaluation that is timed.
-        json: Print every measurement as JSON instead of tables.
-        output: Write the tables to this markdown file, too.
-    """
-    if not envs or rounds < 1 or not (seconds > 0 and math.isfinite(seconds)):
-        raise UserError("Name at least one environment; --rounds must be at least 1 and --seconds above 0.")
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
-        raise UserError(f"{output} cannot be written: it is a directory, or it is in one that does not exist.")
-    settings = {"num_envs": num_envs, "threads": threads, "eval_max_steps": eval_max_steps}
-    results = measure(envs, rounds, seconds, settings, lambda line: print(line, file=sys.stderr, flush=True))
-    if output is not None:
-        output.write_text(tables(results))
-    print(json_format.dumps(dataclasses.asdict(results)) if json else tables(results).rstrip())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +91,7 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """All about one environment; an entry a round."""
+    """All about one environment; one entry per round."""
 
     env: str
     simulator: str
@@ -154,15 +124,15 @@ def measure(
 ) -> Results:
     """Everything that the tables show; `settings` are those of `kemeny.train` by their flat names."""
     chosen = from_flat(settings)
-    chosen.learner()  # a mistake in any setting or name is told before anything is measured
+    make_learner(chosen)  # a mistake in any setting or name is reported before anything is measured
     for env in envs:
-        inspect_env(env)
+        inspect(env)
     return Results(
         versions=surroundings()["versions"],
         cores=available_cores(),
         load=os.getloadavg()[0],
         num_envs=chosen.num_envs,
-        threads=chosen.threads,
+        threads=chosen.simulation.threads,
         batch_size=chosen.batch_size,
         eval_every=chosen.eval_every,
         checkpoint_every=chosen.checkpoint_every,
@@ -198,9 +168,9 @@ def ceiling(env: str, seconds: float, settings: Settings, seed: int) -> float:
 
     EnvPool is used by its own interface; other environments by Kemeny's pool.
     """
-    kind, rng = inspect_env(env).action, np.random.default_rng(seed)
+    kind, rng = inspect(env).action, np.random.default_rng(seed)
     pools, actions = [], []
-    for first, size in ((0, settings.num_envs - settings.num_envs // 2), (1, settings.num_envs // 2)):
+    for half, size in ((0, settings.num_envs - settings.num_envs // 2), (1, settings.num_envs // 2)):
         if not size:
             continue
         if isinstance(kind, Continuous):  # as an untrained policy draws them
@@ -208,10 +178,10 @@ def ceiling(env: str, seconds: float, settings: Settings, seed: int) -> float:
         else:
             drawn = rng.integers(kind.n, size=(DRAWN, size))
         if choose_backend(env, "auto", 0) == "envpool":
-            pools.append(_BareEnvPool(env, size, seed + first, settings.threads))
+            pools.append(_BareEnvPool(env, size, seed + half, settings.simulation.threads))
             actions.append(pools[-1].fit(drawn))
         else:
-            pools.append(make_pool(env, size, seed=seed + first))
+            pools.append(make_pool(env, size, seed=seed + half))
             actions.append(drawn)
     try:
         return _speed_of(pools, actions, seconds)
@@ -278,65 +248,39 @@ def whole_loop(env: str, settings: dict[str, Any], batches: int) -> float:
     """Steps per second of training without evaluations: simulation, acting, update, logs and checkpoints."""
     with _trained(env, {**settings, "eval_max_steps": 1, "eval_every": NEVER}, batches) as run:
         lines = run.metrics
-    first, last = lines[COMPILING], lines[-1]
-    return (last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"])
+    begin, end = lines[COMPILING], lines[-1]
+    return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
 
 
 @contextlib.contextmanager
-def _trained(env: str, settings: dict[str, Any], batches: int) -> Iterator[Run]:
+def _trained(env: str, settings: dict[str, Any], batches: int, observers: Sequence[Observer] = ()) -> Iterator[Run]:
     """A finished run in a directory that does not stay."""
     chosen = from_flat(settings)
     chosen = dataclasses.replace(chosen, steps=batches * chosen.batch_size)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            run = training.start(env, chosen, Path(folder) / "run", silent)
-        except training.Interrupted:
-            raise training.Interrupted("Stopped before everything was measured.") from None
+            run = start(env, chosen, Path(folder) / "run", observers)
+        except Interrupted:
+            raise Interrupted("Stopped before everything was measured.") from None
         yield run
 
 
-def profile(env: str, settings: dict[str, Any], batches: int, *, overlap: bool = True) -> Profile:
-    """Run the loop with a stopwatch in its hand.
+def profile(
+    env: str, settings: dict[str, Any], batches: int, *, overlap: bool = True, observers: Sequence[Observer] = ()
+) -> Profile:
+    """Run the loop with a stopwatch beside it.
 
     JAX computes in the background: a batch's update is begun, then the loop writes down the update before it, for which
-    it needs the numbers of the critics, and then it needs the new policy. The stopwatch waits in the same places and so
-    leaves the order of work as it is. Without `overlap` it waits for the critics before the next batch is begun, which
-    shows how long they take.
+    it needs the numbers of the critics, and then it needs the new policy. Without `overlap` the stopwatch waits for the
+    critics before the next batch is begun, which shows how long they take.
     """
-    watch, laps = Stopwatch(), []
-    update, collect = learner.update, Collector.collect
-    state: Any = None
-    begin_step = watch.timed("step", update)
-    await_policy = watch.timed("step", lambda: jax.block_until_ready(state.policy))
-    await_critics = watch.timed("critics", lambda: jax.block_until_ready(state))
-    store = watch.timed("store", collect)
-
-    def timed_update(*args: Any, **kwargs: Any) -> Any:
-        nonlocal state
-        results = begin_step(*args, **kwargs)
-        if overlap:
-            await_critics()
-        state = results[0]
-        if not overlap:
-            await_policy()
-            await_critics()
-        return results
-
-    def timed_collect(*args: Any, **kwargs: Any) -> Any:
-        laps.append(watch.lap())
-        return store(*args, **kwargs)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_replaced(learner, "update", timed_update))
-        stack.enter_context(_replaced(Collector, "collect", timed_collect))
-        for part, home, name in _timed_functions():
-            stack.enter_context(_replaced(home, name, watch.timed(part, getattr(home, name))))
-        rare = {"eval_every": NEVER, "checkpoint_every": NEVER}
-        with _trained(env, {**settings, **rare}, batches) as run:
-            end = watch.lap()
-            lengths = run.evaluations[-1]["lengths"]
+    watch = Stopwatch(overlap)
+    rare = {"eval_every": NEVER, "checkpoint_every": NEVER}
+    with _trained(env, {**settings, **rare}, batches, [watch, *observers]) as run:
+        end = watch.lap()
+        lengths = run.evaluations[-1]["lengths"]
     # A lap ends where a batch is begun: the first one is the start of the run, and what follows the last is its end.
-    counted = laps[1 + COMPILING :]
+    counted = watch.laps[1 + COMPILING :]
     chosen = from_flat(settings)
     a_checkpoint = 1e3 * chosen.batch_size / chosen.checkpoint_every
     an_evaluation = 1e3 * chosen.batch_size / chosen.eval_every
@@ -345,41 +289,34 @@ def profile(env: str, settings: dict[str, Any], batches: int, *, overlap: bool =
     return Profile(ms, a_checkpoint * watch.beside("checkpoints"), an_evaluation * end["evaluation"], lengths)
 
 
-def _timed_functions() -> Iterator[tuple[str, Any, str]]:
-    """(part, where, name) of every function whose time is taken as it is."""
-    for pool in (EnvPoolPool, GymnasiumPool):
-        for name in ("reset", "send", "recv"):
-            yield "simulate", pool, name
-    for name, member in vars(Policy).items():
-        if inspect.isfunction(member) and not name.startswith("_"):
-            yield "act", Policy, name
-    yield "step", training, "acting_arrays"
-    yield "logging", Logs, "metrics"
-    yield "evaluation", training, "evaluate"
-    for home, name in ((checkpoint, "save"), (checkpoint, "save_best"), (Logs, "flush"), (Collector, "snapshot")):
-        yield "checkpoints", home, name
-
-
-class Stopwatch:
+class Stopwatch(Observer):
     """Divides the time of each thread among parts; what a part does inside another counts for the inner one alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, overlap: bool = True) -> None:
+        self.laps: list[defaultdict[str, float]] = []
+        """Seconds of each part, one lap per batch."""
+        self._overlap = overlap
         self._hands: dict[int, _Hand] = {}
         self._mine = self._hand()
 
-    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with its time counted for the part."""
+    def begin(self, phase: str, *about: Any) -> None:
+        """Count what follows for the phase's part."""
+        del about
+        hand = self._hand()
+        if phase == "collect" and hand is self._mine:
+            self.laps.append(self.lap())
+        hand.enter(PART_OF.get(phase))
 
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            hand = self._hand()
-            hand.enter(part)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                hand.leave()
-
-        return timed
+    def end(self, phase: str, *outcome: Any) -> None:
+        """Count what follows for the part around it."""
+        hand = self._hand()
+        if phase == "update" and not self._overlap:
+            state, _ = outcome
+            jax.block_until_ready(state.policy)
+            hand.leave()
+            hand.enter("critics")
+            jax.block_until_ready(state)
+        hand.leave()
 
     def lap(self) -> defaultdict[str, float]:
         """Seconds of each part since the last lap, in the thread that made the stopwatch."""
@@ -403,10 +340,9 @@ class _Hand:
         self._under_way = ["rest"]
         self._since = time.perf_counter()
 
-    def enter(self, part: str) -> None:
+    def enter(self, part: str | None) -> None:
         self.count()
-        # An evaluation acts and simulates, too: all of that is the evaluation's.
-        self._under_way.append("evaluation" if self._under_way[-1] == "evaluation" else part)
+        self._under_way.append(part or self._under_way[-1])
 
     def leave(self) -> None:
         self.count()
@@ -418,17 +354,6 @@ class _Hand:
         self._since = now
 
 
-@contextlib.contextmanager
-def _replaced(home: Any, name: str, stand_in: Any) -> Iterator[None]:
-    """While this is open, `home.name` is something else."""
-    original = getattr(home, name)
-    setattr(home, name, stand_in)
-    try:
-        yield
-    finally:
-        setattr(home, name, original)
-
-
 def tables(results: Results) -> str:
     """The results as markdown."""
     named = ", ".join(
@@ -436,7 +361,7 @@ def tables(results: Results) -> str:
     )
     head = (
         f"Written by `kemeny bench`: {named}; {results.cores} cores, load {results.load:.1f} at the start; "
-        f"{results.num_envs} environments, threads of each pool: {results.threads or 'one a core'}."
+        f"{results.num_envs} environments, threads of each pool: {results.threads or 'one per core'}."
     )
     return "\n".join([head, "", *_speed_table(results.environments), "", *_time_table(results), ""])
 

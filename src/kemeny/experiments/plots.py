@@ -1,14 +1,17 @@
 """Learning curves, seeds aggregated."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.criterion import Discounted
 from kemeny.errors import UserError
+from kemeny.experience.evaluation import Evaluation
+from kemeny.learning.settings import Clipping
+from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.runs.directory import Run
 from kemeny.runs.settings import DEFAULT_GAMMA
 
@@ -18,13 +21,18 @@ SAME_CURVE = {
 }  # fmt: skip
 """Runs that differ in nothing but these are one curve; any other setting that differs is named in the legend."""
 IN_THE_NAME = {"algorithm", "gamma", "cost", "limit"}
-"""Settings that the legend always tells."""
+"""Settings that the legend always names."""
+ONLY_WITH = {
+    "natural": {"damping", "cg_iterations", "backtrack", "backtrack_tries"},
+    "clip": {field.name for field in dataclasses.fields(Clipping)},
+}
+"""Settings that only one kind of policy step uses."""
 
 
 def learning_curves(paths: Sequence[Path], output: Path) -> None:
     """Draw return (and average cost) against steps: each seed, their mean, a band of one standard deviation.
 
-    A column an environment, a row a horizon (and a row a cost). Runs that differ only in their seed are one curve;
+    One column per environment, one row per horizon and per cost. Runs that differ only in their seed are one curve;
     curves that differ only in their length have one colour, as has each algorithm in all the columns.
     """
     runs = [Run.open(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
@@ -79,32 +87,35 @@ class _Quantity(NamedTuple):
     """One row of the picture."""
 
     label: str
-    field: str
-    """Of evaluations.jsonl."""
+    horizon: int | None = None
+    """Of a return,"""
     cost: int | None = None
-    """Which of a trajectory's costs."""
+    """or which of the costs."""
 
-    def of(self, record: dict[str, Any]) -> float | None:
-        """The mean over the trajectories of an evaluation."""
-        values = record.get(self.field)
-        if values is None:
-            return None
-        if self.cost is None:
-            return float(np.mean(values))
-        return float(np.mean([row[self.cost] for row in values])) if self.cost < len(values[0]) else None
+    def of(self, evaluation: Evaluation) -> float | None:
+        """The mean over the trajectories, if the evaluation has it."""
+        if self.horizon is not None:
+            returns = evaluation.returns.get(self.horizon)
+            return None if returns is None else float(returns.mean())
+        averages = evaluation.average_costs.mean(0)
+        return float(averages[self.cost]) if self.cost is not None and self.cost < len(averages) else None
 
 
 def _quantities(runs: list[Run]) -> list[_Quantity]:
-    """What there is to draw: each horizon's return, then each cost."""
-    names = {name for run in runs for record in run.evaluations for name, value in record.items() if value is not None}
-    horizons = sorted(int(name.removeprefix("returns_")) for name in names if name.startswith("returns_"))
-    returns = [_Quantity(f"return, at most {horizon:,} steps", f"returns_{horizon}") for horizon in horizons]
-    costs = max((run.config["settings"].get("cost") or [] for run in runs), key=len)
-    return returns + [_Quantity(f"{cost} per step", "average_costs", i) for i, cost in enumerate(costs)]
+    """What can be drawn: the return at each horizon, then each cost."""
+    horizons = {horizon for run in runs for _, evaluation in _evaluations(run) for horizon in evaluation.returns}
+    returns = [_Quantity(f"return, at most {horizon:,} steps", horizon=horizon) for horizon in sorted(horizons)]
+    costs = max((run.config["settings"]["cost"] for run in runs), key=len)
+    return returns + [_Quantity(f"{cost} per step", cost=i) for i, cost in enumerate(costs)]
+
+
+def _evaluations(run: Run) -> list[tuple[int, Evaluation]]:
+    """Each evaluation, with the steps of training before it."""
+    return [(record["steps"], Evaluation.from_record(record)) for record in run.evaluations]
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """With what is meant where a setting is not given, or where, as the costs' λ without costs, it does nothing."""
+    """Settings with what is meant where one is not given, and without those that do nothing in this run."""
     row = ALGORITHMS[settings["algorithm"]]
     meant = {
         "gamma": DEFAULT_GAMMA if row.criterion is Discounted else None,
@@ -112,11 +123,12 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
         "cost_gae_lambda": settings["gae_lambda"],
     }
     unused = set() if settings["cost"] else {"cost_gae_lambda"}
+    unused = unused.union(*(names for step, names in ONLY_WITH.items() if step != settings["step"]))
     return {**meant, **{name: value for name, value in settings.items() if name not in unused and value is not None}}
 
 
 def _word(name: str, value: Any) -> str:
-    """A setting, as the legend tells it."""
+    """A setting, as the legend says it."""
     if value is True:
         return name.replace("_", " ")
     return f"{name.replace('_', ' ')} {f'{value:,}' if type(value) is int else value}"
@@ -142,10 +154,10 @@ def _curves(runs: list[Run]) -> list[_Curve]:
         gamma = settings["gamma"]
         words = [settings["algorithm"].upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
-        told = {name: settings.get(name) for name in distinguishing}
-        told = {name: _word(name, value) for name, value in told.items() if value is not None and value is not False}
-        name = ", ".join([*words, *told.values()])
-        kind = ", ".join([*words, *(word for setting, word in told.items() if setting != "steps")])
+        shown = {name: settings.get(name) for name in distinguishing}
+        shown = {name: _word(name, value) for name, value in shown.items() if value is not None and value is not False}
+        name = ", ".join([*words, *shown.values()])
+        kind = ", ".join([*words, *(word for setting, word in shown.items() if setting != "steps")])
         curves.setdefault(name, _Curve(name, kind, [])).runs.append(run)
     return list(curves.values())
 
@@ -171,9 +183,9 @@ def _draw(axis: Any, curves: list[_Curve], quantity: _Quantity, kinds: list[str]
 
 
 def _series(runs: list[Run], quantity: _Quantity) -> tuple[np.ndarray, np.ndarray]:
-    """Steps at which every run was evaluated, and the mean over trajectories, a row a run."""
+    """Steps at which every run was evaluated, and the mean over trajectories, one row per run."""
     tables = [
-        {record["steps"]: value for record in run.evaluations if (value := quantity.of(record)) is not None}
+        {steps: value for steps, evaluation in _evaluations(run) if (value := quantity.of(evaluation)) is not None}
         for run in runs
     ]
     shared = sorted(set.intersection(*(set(table) for table in tables)))

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 
-
 class Samples(NamedTuple):
     """One entry per step of the batch."""
 

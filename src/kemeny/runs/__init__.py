@@ -1,0 +1,1 @@
+"""A run: its settings, its directory, its loop; stopped and resumed."""

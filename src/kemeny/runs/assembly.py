@@ -1,10 +1,18 @@
 """From settings to the objects that they describe."""
 
+from collections.abc import Mapping
+
+import numpy as np
+
+from kemeny.envs.pool import EnvLike
 from kemeny.errors import UserError
+from kemeny.experience.collect import Collector
+from kemeny.experience.source import Source
 from kemeny.learning.learner import Learner
 from kemeny.learning.steps.clip import Clip
 from kemeny.learning.steps.natural import Natural
 from kemeny.learning.steps.protocol import PolicyStep
+from kemeny.observers import Observer
 from kemeny.runs.settings import Settings
 
 
@@ -23,8 +31,8 @@ def make_learner(settings: Settings) -> Learner:
     step = make_step(settings)
     if settings.limit and not step.supports_limits:
         raise UserError(
-            f"--step {settings.step} keeps no limits on costs; leave it out for {settings.algorithm}, whose natural step "
-            "does."
+            f"The step {settings.step} keeps no limits on costs, and {settings.algorithm} is for limits: "
+            f"leave out --step {settings.step}, or use an algorithm without limits."
         )
     return Learner(
         iterations=settings.iterations,
@@ -35,4 +43,22 @@ def make_learner(settings: Settings) -> Learner:
         networks=settings.meant_networks,
         step=step,
         critic=settings.critic,
+    )
+
+
+def make_source(
+    env: EnvLike, settings: Settings, observer: Observer, snapshot: Mapping[str, np.ndarray] | None, inexact: bool
+) -> Source:
+    """Where the experience of a run comes from; `snapshot` is where to go on."""
+    return Collector(
+        env,
+        settings.task,
+        num_envs=settings.num_envs,
+        batch_length=settings.batch_length,
+        seed=settings.seed,
+        costs=settings.cost,
+        simulation=settings.simulation,
+        observer=observer,
+        snapshot=snapshot,
+        inexact=inexact,
     )

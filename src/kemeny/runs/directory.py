@@ -26,8 +26,8 @@ from kemeny.experience.evaluation import Evaluation
 from kemeny.runs import checkpoint
 from kemeny.runs.disk import Disk
 from kemeny.runs.load import load_policy
-from kemeny.runs.logs import EVALUATIONS, METRICS
-from kemeny.runs.settings import from_flat, with_new_names
+from kemeny.runs.logs import EVALUATIONS, METRICS, plain
+from kemeny.runs.settings import Settings, from_flat, to_flat, with_new_names
 
 CONFIG, LOCK = "config.json", "lock"
 LARGEST_CONFIG = 1024**2
@@ -136,7 +136,7 @@ class Run:
         )
         if not sound:
             raise UserError(f"{path} is not the configuration of a run.")
-        config["settings"] = with_new_names(config["settings"])
+        config["settings"] = {**plain(to_flat(Settings())), **with_new_names(config["settings"])}
         try:
             from_flat(config["settings"])
         except UserError as error:

@@ -13,7 +13,6 @@ import numpy as np
 from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import Damaged, RunError, UserError
 from kemeny.experience.acting import Policy
-from kemeny.experience.collect import Collector
 from kemeny.experience.evaluate import evaluate, evaluation_seed
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.arrays import bounds, from_arrays, to_arrays
@@ -25,7 +24,7 @@ from kemeny.machine import differences, keep_compiled, keep_cores, surroundings,
 from kemeny.naming import name_of
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
-from kemeny.runs.assembly import make_learner
+from kemeny.runs.assembly import make_learner, make_source
 from kemeny.runs.directory import Run
 from kemeny.runs.disk import Disk
 from kemeny.runs.interrupts import CallbackObserver, Interrupted, Stop
@@ -55,9 +54,9 @@ def train(
     of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
     preset's: the default, or the paper's.
 
-    `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log` is
-    "metrics" or "evaluations". If it returns True, the run stops after the iteration in progress; if it raises, too, and
-    the error goes on to the caller. Either way a checkpoint is written first, and `kemeny.resume` goes on from it.
+    `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log`
+    is "metrics" or "evaluations". If it returns True or raises, the run stops after the iteration in progress, and what
+    it raised goes on to the caller. Either way a checkpoint is written first, and `kemeny.resume` goes on from it.
     `observers` see more than a callback: see `kemeny.Observer`.
     """
     return start(env, from_flat(settings, preset_settings(preset)), out, observers, callback)
@@ -180,21 +179,9 @@ class _Loop:
         past = [record for record in run.metrics if saved is not None and record["steps"] <= saved.facts["steps"]]
         limits = LimitsOutOfReach(settings, past if settings.limit else [], everyone.say)
         self.observer = Observers([*observers, limits] if settings.limit else observers)
-        self.source = Collector(
-            env,
-            settings.task,
-            num_envs=settings.num_envs,
-            batch_length=settings.batch_length,
-            seed=settings.seed,
-            costs=settings.cost,
-            simulation=settings.simulation,
-            observer=self.observer,
-            snapshot=None if saved is None else saved.under("collector"),
-            inexact=inexact,
-        )
+        snapshot = None if saved is None else saved.under("collector")
+        self.source = make_source(env, settings, self.observer, snapshot, inexact)
         stack.callback(self.source.close)
-        if self.source.lost:
-            self.observer.say(f"{self.source.lost} environments did not come back to where they were and begin anew.")
         self.state = init(self.learner, self.source.spec, jax.random.key(settings.seed))
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
         if saved is not None:
@@ -279,10 +266,12 @@ class _Loop:
     def checkpoint(self) -> None:
         """Write down everything that it takes to go on from here."""
         self.log()
+        arrays = self._arrays()  # which waits for the critics
         self.observer.begin("checkpoint")
-        environments = {f"collector/{name}": array for name, array in self.source.snapshot().items()}
-        self.writer.write(self.saver.save, self.steps, {**self._arrays(), **environments}, self._facts())
+        arrays |= {f"collector/{name}": array for name, array in self.source.snapshot().items()}
+        facts = self._facts()
         self.observer.end("checkpoint")
+        self.writer.write(self.saver.save, self.steps, arrays, facts)
 
     def _policy(self) -> Policy:
         return numpy_policy(self.state, self.source.spec)

@@ -40,7 +40,7 @@ class Settings:
     gamma: float | None = None
     """Discount of trpo and cpo [0.99]; the average-reward algorithms have none."""
     step: StepName = "natural"
-    """How the policy is improved. natural: natural gradient within the trust region; clip: PPO's clipped surrogate, which
+    """How the policy is improved: by the natural gradient within the trust region, or by PPO's clipped surrogate, which
     keeps no limits."""
     steps: Annotated[int, AtLeast(1), AtMost(2**53)] = 10_000_000
     """Agent–environment interactions in all, rounded up to whole batches."""

@@ -1,0 +1,1 @@
+"""Ways to improve a policy on samples, each a `PolicyStep`."""

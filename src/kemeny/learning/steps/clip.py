@@ -7,6 +7,7 @@ cost has moved.
 import dataclasses
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -38,13 +39,13 @@ class Clip:
     Unlike the natural step it promises no trust region: the last minibatch before the stop may go beyond δ a little.
     """
 
-    clipping: Clipping = Clipping()
+    clipping: Clipping = dataclasses.field(default_factory=Clipping)
     delta: float = 0.02
     supports_limits = False
 
     def init(self, policy: PolicyNetwork) -> optax.OptState:
         """Adam's moments, which go on from batch to batch."""
-        return self._optimizer().init(policy)
+        return self._optimizer().init(eqx.filter(policy, eqx.is_array))
 
     def __call__(
         self, policy: PolicyNetwork, samples: Samples, limits: Limits, state: optax.OptState, key: PRNGKeyArray
@@ -74,9 +75,7 @@ class Clip:
 
         gradient = ravel_pytree(policy_gradient(policy, samples, advantage))[0]
         finite = jnp.isfinite(gradient).all() & jnp.isfinite(ravel_pytree((moved, moments))[0]).all()
-        outcome = jnp.select(
-            [~finite, ~jnp.any(gradient != 0)], [Outcome.NON_FINITE, Outcome.FLAT], Outcome.ACCEPTED
-        )
+        outcome = jnp.select([~finite, ~jnp.any(gradient != 0)], [Outcome.NON_FINITE, Outcome.FLAT], Outcome.ACCEPTED)
         rejected = outcome != Outcome.ACCEPTED
         policy_after, moments = _unless(rejected, (policy, state), (moved, moments))
         after = policy_after(samples.x)

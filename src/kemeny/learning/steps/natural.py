@@ -5,7 +5,7 @@ Without limits this is TRPO's step, with them CPO's; under the average criterion
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -45,7 +45,7 @@ class Diagnosis(NamedTuple):
 class Natural:
     """Maximise the surrogate to first order, the KL divergence to second order, then backtrack."""
 
-    region: TrustRegion = TrustRegion()
+    region: TrustRegion = dataclasses.field(default_factory=TrustRegion)
     supports_limits = True
 
     def init(self, policy: PolicyNetwork) -> None:
@@ -60,7 +60,7 @@ class Natural:
         region, slope, excess = self.region, limits.slope, limits.excess
         theta, unravel = ravel_pytree(policy)
 
-        def distribution(point: Array) -> Distribution:
+        def distribution(point: Array) -> Any:
             return unravel(point)(samples.x)
 
         here = distribution(theta)
