@@ -1,5 +1,5 @@
-# make demo: install, train a cheetah for a minute, evaluate it, draw the curve.
-# make test: install, then lint, types and tests.
+# make demo: install, train a cheetah for a minute, evaluate it, draw its learning curve.
+# make test: install, check style and types, run the tests.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,12 +10,12 @@ DEMO := runs/demo
 
 .PHONY: help
 help:
-	@echo "make demo   install Kemeny into .venv, train ATRPO on HalfCheetah-v3, evaluate, plot"
-	@echo "make test   install, then lint, types and tests"
+	@echo "make demo   install Kemeny into .venv, train ATRPO on HalfCheetah-v3, evaluate it, draw its learning curve"
+	@echo "make test   install Kemeny into .venv, check style and types, run the tests"
 	@echo "make clean  remove the virtual environment and the demo run"
 
 .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Kemeny needs Python 3.11 or newer; call make with PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Kemeny needs Python 3.11 or newer. Call make with PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,video]'
 	@touch $@
@@ -26,7 +26,7 @@ demo: .venv/.installed
 	$(BIN)/kemeny evaluate $(DEMO) --max-steps 10000
 	$(BIN)/kemeny plot $(DEMO) -o $(DEMO)/curve.png
 	@echo
-	@echo "The run is in $(DEMO): config.json, metrics.jsonl, evaluations.jsonl, checkpoints/, TensorBoard events."
+	@echo "The run directory is $(DEMO): config.json, metrics.jsonl, evaluations.jsonl, checkpoints/, TensorBoard events."
 	@echo "Its learning curve is the picture $(DEMO)/curve.png."
 	@echo "Try next:"
 	@echo "  $(BIN)/kemeny train HalfCheetah-v3 --steps 1000000 --out runs/cheetah    a policy that runs"

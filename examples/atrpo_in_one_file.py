@@ -2,18 +2,19 @@
 
     python examples/atrpo_in_one_file.py --env HalfCheetah-v5 --steps 300000
 
-The algorithm of Zhang & Ross, "On-Policy Deep Reinforcement Learning for the Average-Reward Criterion" (ICML 2021),
-on jax, numpy and gymnasium alone, for environments with Box observations and Box actions. It maximises
+This is the algorithm of Zhang & Ross, "On-Policy Deep Reinforcement Learning for the Average-Reward Criterion" (ICML
+2021). It needs only jax, numpy and gymnasium, and works for environments with Box observations and Box actions. It
+maximises
 
     ρ(π) = lim 1/N · E[r₁ + … + r_N],    the reward per step in the long run (§2)
 
 and has no discount. Where TRPO learns a discounted value, ATRPO learns the bias
 
-    v̄(s) = E[Σₜ (rₜ − ρ) | s₀ = s],    how much more than ρ a step comes in, from s on, in total (§2)
+    v̄(s) = E[Σₜ (rₜ − ρ) | s₀ = s],    the total reward above ρ per step that follows after s (§2)
 
-which obeys v̄ = r − ρ + P v̄ (Appendix A). Read on from `main` (the loop), `collect` (what "never ends" means when a
-robot falls over) and `update` (one batch → a better policy). Comments give shapes: T time steps of B environments,
-n = T·B samples, D numbers in an observation, A in an action, p parameters of the policy.
+which obeys v̄ = r − ρ + P v̄ (Appendix A). Start with `main` (the loop), `collect` (what "never ends" means when a robot
+falls over) and `update` (one batch → a better policy). Comments give shapes: a batch has T time steps of B
+environments, so n = T·B samples; an observation has D numbers, an action has A; the policy has p parameters.
 `tests/test_example.py` checks that this file and the library compute the same numbers.
 """
 
@@ -31,9 +32,9 @@ from jax.flatten_util import ravel_pytree
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Appendix H, and common practice where the paper is silent; every number is also a flag.
+    """The settings of Appendix H, and common practice where the paper says nothing. Every number is also a flag.
 
-    The library's defaults differ in four of them (docs/algorithms.md has the reason).
+    The library's defaults differ in four settings (docs/algorithms.md says why).
     """
 
     env: str = "HalfCheetah-v5"
@@ -41,25 +42,25 @@ class Config:
     seed: int = 0
     num_envs: int = 20  # B
     batch_size: int = 5_000  # n = T·B
-    cut: int = 5_000  # steps after which a trajectory starts afresh (Algorithm 2's N)
+    cut: int = 5_000  # steps after which a trajectory is cut and the environment restarts (Algorithm 2's N)
     reset_cost: float = 100.0  # what a fall costs (§6.2)
     lam: float = 0.95  # λ of the advantage estimator
-    delta: float = 0.01  # δ, the most KL divergence of a policy step
+    delta: float = 0.01  # δ, the largest KL divergence of a policy step
     damping: float = 0.01  # added to the diagonal of the Fisher matrix
     cg_iterations: int = 10
     backtrack: float = 0.8
     backtrack_tries: int = 10
-    critic_rate: float = 3e-4  # annealed to 0
+    critic_rate: float = 3e-4  # step size of Adam, annealed to 0
     critic_l2: float = 3e-3
     critic_epochs: int = 10
     critic_minibatch: int = 100
-    log_std: float = -0.5  # of the first policy
+    log_std: float = -0.5  # log standard deviation of the first policy
     hidden: tuple[int, ...] = (64, 64)
-    clip: float = 10.0  # of normalised observations
+    clip: float = 10.0  # normalised observations are clipped to ± this
 
     @property
     def iterations(self) -> int:
-        """Batches in the run."""
+        """Number of batches in the run."""
         return -(-self.steps // self.batch_size)
 
 
@@ -95,7 +96,7 @@ def log_prob(policy: Policy, x: jax.Array, action: jax.Array) -> jax.Array:
 
 
 def mean_kl(new: Policy, old: Policy, x: jax.Array) -> jax.Array:
-    """E_s[KL(new ‖ old)], exactly: the trust region's measure of how far a policy moved."""
+    """E_s[KL(new ‖ old)], computed exactly: the trust region uses it to measure how far a policy moved."""
     log_ratio = old["log_std"] - new["log_std"]  # (A,)
     shift = (forward(new["mean"], x) - forward(old["mean"], x)) / jnp.exp(old["log_std"])  # (n, A)
     return jnp.mean(jnp.sum(log_ratio + 0.5 * (jnp.exp(-2 * log_ratio) + shift**2 - 1), axis=-1))
@@ -112,7 +113,7 @@ class Adam(NamedTuple):
 
     mean: Network
     square: Network
-    steps: jax.Array  # a float, for 0.9**steps
+    steps: jax.Array  # a float, because 0.9**steps needs one
 
 
 class Normalizer(NamedTuple):
@@ -135,7 +136,7 @@ class State(NamedTuple):
 
 
 def make_state(config: Config, observation_size: int, action_size: int) -> State:
-    """Before the first batch. The policy's small last layer makes it act alike in every state."""
+    """The state before the first batch. The policy's last layer is small, so it acts almost alike in every state."""
     policy_key, critic_key, key = jax.random.split(jax.random.key(config.seed), 3)
     inside = (observation_size, *config.hidden)
     mean = make_network(policy_key, (*inside, action_size), 0.01)
@@ -152,14 +153,14 @@ def make_state(config: Config, observation_size: int, action_size: int) -> State
 
 
 def normalize(config: Config, normalizer: Normalizer, observation: np.ndarray) -> np.ndarray:
-    """What the networks see; before any statistics, the observation itself."""
+    """The input of the networks. As long as there are no statistics, it is the observation itself (clipped)."""
     variance = normalizer.squares / normalizer.seen if normalizer.seen else np.ones_like(normalizer.mean)
-    std = np.sqrt(np.maximum(variance, 1e-4))  # what hardly varies must not be blown up by its own noise
+    std = np.sqrt(np.maximum(variance, 1e-4))  # if a number hardly varies, its noise must not be scaled up
     return np.clip((observation - normalizer.mean) / std, -config.clip, config.clip).astype(np.float32)
 
 
 def update_normalizer(normalizer: Normalizer, batch: np.ndarray) -> Normalizer:
-    """The statistics of everything seen so far together with (n, D) new observations."""
+    """The statistics of all observations so far and of (n, D) new ones together."""
     batch = batch.astype(np.float64)
     count = normalizer.seen + len(batch)
     shift = batch.mean(0) - normalizer.mean
@@ -174,19 +175,20 @@ class Rollout(NamedTuple):
     """A batch: T steps of B environments under one policy."""
 
     observation: np.ndarray  # (T, B, D)
-    action: np.ndarray  # (T, B, A), as drawn, before clipping to the bounds
-    reward: np.ndarray  # (T, B), less the reset cost where the agent fell
-    next_observation: np.ndarray  # (T, B, D): after a fall the new start state, after a cut the state that was cut off
+    action: np.ndarray  # (T, B, A): as drawn, before clipping to the bounds
+    reward: np.ndarray  # (T, B): minus the reset cost where the agent fell
+    next_observation: np.ndarray  # (T, B, D): the new start state after a fall, the state that was cut off after a cut
     cut: np.ndarray  # (T, B): the trajectory was cut after this step
 
 
 def estimate(config: Config, critic: Network, rollout: Rollout, x: np.ndarray, next_x: np.ndarray):
-    """ρ̂, the advantage of every action, and what the critic should have said: float, (T, B), (T, B).
+    """ρ̂, the advantage of every action, and the targets of the critic: float, (T, B), (T, B).
 
     Appendix G:  δₜ = rₜ − ρ̂ + v̄(sₜ₊₁) − v̄(sₜ),   Aₜ = δₜ + λ·Aₜ₊₁,   target = Aₜ + v̄(sₜ)
 
-    λ = 0 is Algorithm 2's lines 6 and 7. A fall needs no special treatment, for it is an ordinary transition. After a
-    cut the next row belongs to another trajectory, so the sum stops there; v̄(sₜ₊₁) already stands for the rest.
+    With λ = 0 these are lines 6 and 7 of Algorithm 2. A fall needs no special treatment, because it is an ordinary
+    transition. After a cut the next row belongs to another trajectory, so the sum stops there. v̄(sₜ₊₁) already stands
+    for the rest.
     """
     v, v_next = np.asarray(value(critic, x)), np.asarray(value(critic, next_x))  # (T, B)
     rho = rollout.reward.mean()  # line 4
@@ -198,7 +200,7 @@ def estimate(config: Config, critic: Network, rollout: Rollout, x: np.ndarray, n
         advantage[t] = future
     target = advantage + v
     # v̄ is unique only up to a constant (the equation holds for v̄ + c too), and bootstrapping would let that constant
-    # drift without end. Fix the gauge: the targets have mean 0.
+    # drift without end. So fix the gauge: give the targets mean 0.
     return rho, advantage, target - target.mean()
 
 
@@ -210,9 +212,9 @@ def policy_gradient(policy: Policy, x: jax.Array, action: jax.Array, advantage: 
 
 @jax.jit
 def fisher_product(policy: Policy, x: jax.Array, vector: jax.Array, damping: float) -> jax.Array:
-    """(H + damping·I)·vector, H the Hessian of the mean KL at the policy, without ever forming the (p, p) matrix.
+    """(H + damping·I)·vector, where H is the Hessian of the mean KL at the policy. The (p, p) matrix is never stored.
 
-    H·u is the derivative, in direction u, of the gradient of the KL: forward over reverse.
+    H·u is the derivative of the gradient of the KL in direction u (forward-mode over reverse-mode differentiation).
     """
     theta, unravel = ravel_pytree(policy)
     gradient = jax.grad(lambda point: mean_kl(unravel(point), policy, x))
@@ -221,21 +223,21 @@ def fisher_product(policy: Policy, x: jax.Array, vector: jax.Array, damping: flo
 
 @jax.jit
 def judge(new: Policy, old: Policy, x: jax.Array, action: jax.Array, advantage: jax.Array):
-    """Surrogate gain E[π'(a|s)/π(a|s) · A] and mean KL of a candidate."""
+    """The surrogate gain E[π'(a|s)/π(a|s) · A] and the mean KL of a candidate."""
     ratio = jnp.exp(log_prob(new, x, action) - log_prob(old, x, action))  # (n,)
     return jnp.mean(ratio * advantage), mean_kl(new, old, x)
 
 
 def improve(config: Config, policy: Policy, x: np.ndarray, action: np.ndarray, advantage: np.ndarray):
-    """The trust-region step θ + √(2δ / gᵀH⁻¹g) · H⁻¹g, shortened until it holds up (Appendix E, eq. atrpo_update).
+    """The trust-region step θ + √(2δ / gᵀH⁻¹g) · H⁻¹g, shortened until it passes (Appendix E, eq. atrpo_update).
 
-    Returns the new policy (the old one if no step length will do), the gain, the KL and the tries.
+    Returns the new policy (or the old one if no step length passes), the gain, the KL and the number of tries.
     """
     advantage = ((advantage - advantage.mean()) / advantage.std()).astype(np.float32)
     theta, unravel = ravel_pytree(policy)
     g = policy_gradient(policy, x, action, advantage)
 
-    # Conjugate gradient for H⁻¹g: after i steps, the best answer in the span of g, Hg, …, Hⁱ⁻¹g.
+    # Conjugate gradient for H⁻¹g: after i iterations it has the best answer in the span of g, Hg, …, Hⁱ⁻¹g.
     natural, residual, p = jnp.zeros_like(g), g, g
     for _ in range(config.cg_iterations):
         hp = fisher_product(policy, x, p, config.damping)
@@ -248,7 +250,7 @@ def improve(config: Config, policy: Policy, x: np.ndarray, action: np.ndarray, a
     for tries in range(config.backtrack_tries):
         candidate = unravel(theta + config.backtrack**tries * step)
         gain, kl = judge(candidate, policy, x, action, advantage)
-        if gain > 0 and kl <= config.delta:  # never true of NaN: a broken step is not taken
+        if gain > 0 and kl <= config.delta:  # never true for NaN, so a broken step is not taken
             return candidate, float(gain), float(kl), tries + 1
     return policy, 0.0, 0.0, config.backtrack_tries
 
@@ -272,7 +274,7 @@ def adam_step(critic: Network, adam: Adam, x: jax.Array, target: jax.Array, rate
 
 
 def refit(config: Config, state: State, x: np.ndarray, target: np.ndarray, shuffle: jax.Array) -> tuple[Network, Adam]:
-    """Fit the critic to its targets (line 9): some epochs of Adam over shuffled minibatches."""
+    """Fit the critic to its targets (line 9), by some epochs of Adam over shuffled minibatches."""
     critic, adam = state.critic, state.adam
     rate = config.critic_rate * (1 - state.iteration / config.iterations)
     for key in jax.random.split(shuffle, config.critic_epochs):
@@ -284,7 +286,7 @@ def refit(config: Config, state: State, x: np.ndarray, target: np.ndarray, shuff
 
 
 def update(config: Config, state: State, rollout: Rollout) -> tuple[State, dict[str, Any]]:
-    """One batch → the next state. The observation statistics stay as they were until everything else is done."""
+    """One batch → the next state. The observation statistics are updated only when everything else is done."""
     x = normalize(config, state.normalizer, rollout.observation)  # (T, B, D)
     next_x = normalize(config, state.normalizer, rollout.next_observation)
     rho, advantage, target = estimate(config, state.critic, rollout, x, next_x)
@@ -305,14 +307,15 @@ mean_action = jax.jit(lambda policy, x: forward(policy["mean"], x))
 
 
 class Actors:
-    """B copies of the environment and where each of them stands."""
+    """B copies of the environment, and the current state of each."""
 
     def __init__(self, config: Config) -> None:
-        # A time limit of the environment's own would be an arbitrary cut: −1 removes it.
+        # The environment's own time limit would be an arbitrary cut, so −1 removes it.
         self.envs = [gymnasium.make(config.env, max_episode_steps=-1) for _ in range(config.num_envs)]
         self.observation = np.stack([env.reset(seed=1000 * config.seed + j)[0] for j, env in enumerate(self.envs)])
-        # Environment j begins at phase j·T of its trajectory. Every batch then holds each phase of one cut-long
-        # trajectory once, instead of the first T steps of all, then the next T steps of all, and so on.
+        # Environment j begins at phase j·T of its trajectory. Then every batch holds each phase of a trajectory of
+        # `cut` steps once. Otherwise a batch would hold the first T steps of all trajectories, the next batch the next
+        # T steps of all, and so on.
         horizon = config.batch_size // config.num_envs
         self.clock = np.arange(config.num_envs) * horizon % config.cut
         self.rng = np.random.default_rng(config.seed)
@@ -320,11 +323,11 @@ class Actors:
 
 
 def collect(config: Config, state: State, actors: Actors) -> Rollout:
-    """T steps of every environment; nobody waits for an end, for there is none (§6.2).
+    """T steps of every environment. Nothing waits for the end of an episode, because there is none (§6.2).
 
-    A fall costs `reset_cost` and leads to a start state: an ordinary transition of the continuing task. After `cut`
-    steps a trajectory is cut and starts afresh. That is not an event of the task, so the value of the state that was
-    cut off counts in full.
+    A fall costs `reset_cost` and leads to a start state. This is an ordinary transition of the continuing task. After
+    `cut` steps a trajectory is cut, and the environment restarts. A cut is not an event of the task, so the value of
+    the state that was cut off counts in full.
     """
     bounds = actors.envs[0].action_space
     assert isinstance(bounds, gymnasium.spaces.Box)
@@ -355,7 +358,7 @@ def collect(config: Config, state: State, actors: Actors) -> Rollout:
 
 
 def evaluate(config: Config, state: State, trajectories: int = 10, max_steps: int = 1_000) -> np.ndarray:
-    """Undiscounted returns of the mean action until a fall or `max_steps`, no reset cost, other seeds (§6.1)."""
+    """Undiscounted returns of the mean action until a fall or `max_steps`; no reset cost, other seeds (§6.1)."""
     env = gymnasium.make(config.env, max_episode_steps=-1)
     assert isinstance(env.action_space, gymnasium.spaces.Box)
     returns = np.zeros(trajectories)
@@ -372,7 +375,7 @@ def evaluate(config: Config, state: State, trajectories: int = 10, max_steps: in
 
 
 def main(config: Config) -> State:
-    """Collect, learn, print; evaluate at the end."""
+    """Collect, learn and print, again and again; evaluate at the end."""
     assert config.batch_size % config.num_envs == 0, "the environments must share a batch evenly"
     actors = Actors(config)
     observation_space, action_space = actors.envs[0].observation_space, actors.envs[0].action_space
@@ -396,7 +399,7 @@ def main(config: Config) -> State:
 
 
 def parse() -> Config:
-    """One flag a field."""
+    """One flag per field."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for field in dataclasses.fields(Config):
         if field.name != "hidden":
