@@ -50,7 +50,7 @@ class Config:
     cg_iterations: int = 10
     backtrack: float = 0.8
     backtrack_tries: int = 10
-    critic_rate: float = 3e-4  # step size of Adam, annealed to 0
+    critic_step_size: float = 3e-4  # of Adam, annealed to 0
     critic_l2: float = 3e-3
     critic_epochs: int = 10
     critic_minibatch: int = 100
@@ -276,7 +276,7 @@ def adam_step(critic: Network, adam: Adam, x: jax.Array, target: jax.Array, rate
 def refit(config: Config, state: State, x: np.ndarray, target: np.ndarray, shuffle: jax.Array) -> tuple[Network, Adam]:
     """Fit the critic to its targets (line 9), by some epochs of Adam over shuffled minibatches."""
     critic, adam = state.critic, state.adam
-    rate = config.critic_rate * (1 - state.iteration / config.iterations)
+    rate = config.critic_step_size * (1 - state.iteration / config.iterations)
     for key in jax.random.split(shuffle, config.critic_epochs):
         order = np.asarray(jax.random.permutation(key, len(x)))
         for i in range(len(x) // config.critic_minibatch):
@@ -286,9 +286,11 @@ def refit(config: Config, state: State, x: np.ndarray, target: np.ndarray, shuff
 
 
 def update(config: Config, state: State, rollout: Rollout) -> tuple[State, dict[str, Any]]:
-    """One batch → the next state. The observation statistics are updated only when everything else is done."""
-    x = normalize(config, state.normalizer, rollout.observation)  # (T, B, D)
-    next_x = normalize(config, state.normalizer, rollout.next_observation)
+    """One batch → the next state. After the first batch, the statistics of a batch count from the next one on."""
+    seen = update_normalizer(state.normalizer, rollout.observation.reshape(-1, rollout.observation.shape[-1]))
+    normalizer = state.normalizer if state.normalizer.seen else seen
+    x = normalize(config, normalizer, rollout.observation)  # (T, B, D)
+    next_x = normalize(config, normalizer, rollout.next_observation)
     rho, advantage, target = estimate(config, state.critic, rollout, x, next_x)
 
     flat_x, flat_action = x.reshape(-1, x.shape[-1]), rollout.action.reshape(-1, rollout.action.shape[-1])  # (n, …)
@@ -296,8 +298,7 @@ def update(config: Config, state: State, rollout: Rollout) -> tuple[State, dict[
     key, shuffle = jax.random.split(state.key)
     critic, adam = refit(config, state, flat_x, target.reshape(-1).astype(np.float32), shuffle)
 
-    normalizer = update_normalizer(state.normalizer, rollout.observation.reshape(-1, x.shape[-1]))
-    new = State(policy, critic, adam, normalizer, key, state.iteration + 1)
+    new = State(policy, critic, adam, seen, key, state.iteration + 1)
     return new, {"rho": rho, "advantage": advantage, "target": target, "gain": gain, "kl": kl, "tries": tries}
 
 

@@ -14,9 +14,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # pyte
 import pytest
 from jaxtyping import install_import_hook
 
-# Every module with shapes in it. (`learner` has a protocol among its types, which cannot be checked at run time.)
-LEARNING = ["advantages", "critic", "estimates", "minibatches", "networks", "normalizer", "samples", "steps", "update"]
-install_import_hook([*(f"kemeny.learning.{name}" for name in LEARNING), "kemeny.rollout"], "beartype.beartype")
+install_import_hook(["kemeny.learning", "kemeny.rollout"], "beartype.beartype")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` leaves ignored
 
 

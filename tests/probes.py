@@ -60,7 +60,7 @@ class Target(gymnasium.Env):
 class Patience(gymnasium.Env):
     """A loop of `length` states: leave it in state 0 for `now`, or go round for `later`, paid at the end of the round.
 
-    Going round is worth later/length a step, leaving is worth now/2 (one step out, one back). A criterion that looks
+    Going round is worth later/length per step, leaving is worth now/2 (one step out, one back). A criterion that looks
     far enough goes round if later/length > now/2; under a discount γ, going round pays γ^(length−1)·later.
     """
 

@@ -1,3 +1,5 @@
+"""Advantage estimates against the double sum, their special cases and exact values."""
+
 import itertools
 
 import jax.numpy as jnp

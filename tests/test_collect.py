@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,6 +10,9 @@ from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError
 from kemeny.experience.collect import Collector
 from kemeny.experience.settings import Task
+from kemeny.experience.source import numpy_policy
+from kemeny.learning.learner import Learner, init
+from kemeny.learning.settings import Networks
 from tests.envs.toys import Faulty
 from tests.probes import Walk, policy_for
 
@@ -94,7 +98,8 @@ def test_a_registered_time_limit_holds_for_episodic_tasks_only():
     """Pendulum never falls, and is registered with 200 steps."""
     policy = policy_for(3, 1)
     episodic = collector("Pendulum-v1", Task(episodic=True), num_envs=2, batch_length=450).roll_out(policy, 0)
-    np.testing.assert_array_equal(np.flatnonzero(episodic.cut[:, 1]), [199, 399])
+    np.testing.assert_array_equal(np.flatnonzero(episodic.cut[:, 0]), [199, 399])
+    np.testing.assert_array_equal(np.flatnonzero(episodic.cut[:, 1]), [149, 349])  # which began at step 50
     continuing = collector("Pendulum-v1", Task(cut=300), num_envs=1, batch_length=450).roll_out(policy, 0)
     np.testing.assert_array_equal(np.flatnonzero(continuing.cut[:, 0]), [299])
 
@@ -112,7 +117,7 @@ def test_phases_are_staggered_so_that_each_batch_holds_every_phase_once():
 
 def test_start_observations_are_the_latest():
     batch = collector(walk(falls_at=5), Task(cut=1_000), num_envs=2).roll_out(policy_for(2, 1), 0)
-    np.testing.assert_array_equal(batch.start_observation, [[3, 0], [3, 0]])
+    np.testing.assert_array_equal(batch.start_observation[-4:], [[2, 0], [2, 0], [3, 0], [3, 0]])
 
 
 def test_costs_stand_beside_the_reward_and_a_fall_leaves_them_alone():
@@ -191,3 +196,32 @@ def test_a_batch_in_used_arrays_is_the_batch_in_new_ones(task):
         assert got is used
         for name, array in expected._asdict().items():
             np.testing.assert_array_equal(getattr(got, name), array, err_msg=name)
+
+
+def test_a_batch_says_what_happened_in_it():
+    """Falls and faults of this batch alone, by the policy of a state; its arrays are used again two batches later."""
+    pool = collector(walk(falls_at=5), Task(cut=1_000), num_envs=2)
+    state = init(Learner(networks=Networks(hidden=())), pool.spec, jax.random.key(0))
+    batches = [pool.collect(state, iteration) for iteration in range(4)]
+    assert [batch.falls for batch in batches] == [4, 4, 6, 4]
+    assert pool.falls == 18
+    assert [(batch.faults, batch.fault) for batch in batches] == [(0, "")] * 4
+    assert batches[0].rollout.observation is batches[2].rollout.observation
+    assert batches[1].rollout.observation is batches[3].rollout.observation
+    assert batches[0].rollout.observation is not batches[1].rollout.observation
+    fresh = collector(walk(falls_at=5), Task(cut=1_000), num_envs=2)
+    for iteration in range(4):
+        expected = fresh.roll_out(numpy_policy(state, fresh.spec), iteration)
+    for name, array in expected._asdict().items():
+        np.testing.assert_array_equal(getattr(batches[3].rollout, name), array, err_msg=name)
+
+
+def test_a_batch_tells_of_its_own_faults():
+    """Both environments fail in the third of four batches."""
+    env, tolerant = functools.partial(Faulty, "nan", at=13), Simulation(restart_faulty=True)
+    pool = collector(env, Task(), num_envs=2, batch_length=5, simulation=tolerant)
+    state = init(Learner(networks=Networks(hidden=())), pool.spec, jax.random.key(0))
+    batches = [pool.collect(state, iteration) for iteration in range(4)]
+    assert [batch.faults for batch in batches] == [0, 0, 2, 0]
+    fault = "Environment 0 gave a number that is not finite."
+    assert [batch.fault for batch in batches] == ["", "", fault, ""]

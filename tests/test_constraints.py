@@ -24,7 +24,7 @@ from kemeny.learning.update import update
 from kemeny.tabular import bounds, zoo
 from kemeny.tabular.linear_programme import linear_programme
 from tests.model_source import ModelSource, constrained_optimum
-from tests.test_learner import BOX, CHOICE, SMALL, flat, random_batch
+from tests.test_learner import BOX, CHOICE, SMALL, begin, flat, random_batch
 
 
 def same(a, b):
@@ -107,7 +107,7 @@ def limited(*limits, **changes):
 
 
 def step_with(learner, batch, spec=BOX):
-    state = init(learner, spec, jax.random.key(0))
+    state = begin(learner, spec)
     after, metrics = update(learner, state, batch)
     return state, after, metrics
 
@@ -165,7 +165,7 @@ def test_units_of_cost_and_reward():
 
 def test_realised_changes_and_violation():
     learner = limited(0.0)
-    state = init(learner, BOX, jax.random.key(0))
+    state = begin(learner)
     means = []
     for seed in range(2):
         batch = random_batch(BOX, seed, signals=2)

@@ -1,3 +1,5 @@
+"""Both criteria against chains that are solved exactly."""
+
 import numpy as np
 import pytest
 

@@ -1,10 +1,13 @@
 """The protocol of §6.1, on walks whose returns are known."""
 
 import functools
+import json
 
 import numpy as np
+import pytest
 
 from kemeny.experience.evaluate import evaluate, evaluation_seed
+from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.settings import EvaluationProtocol
 from tests.probes import Walk, policy_for
 
@@ -72,3 +75,62 @@ def test_an_exploring_evaluation_acts_as_training_does():
     )
     assert (noisy.lengths != still.lengths).any()
     np.testing.assert_array_equal(noisy.lengths, again.lengths)
+
+
+@pytest.mark.parametrize("costs", [0, 2])
+@pytest.mark.parametrize("horizons", [(1_000, 10_000), (20,), (1_000, 1_200)])
+def test_a_record_is_read_as_the_evaluation_that_it_was(costs, horizons):
+    rng = np.random.default_rng(0)
+    returns = {horizon: rng.normal(size=3) for horizon in horizons}
+    evaluation = Evaluation(returns, rng.integers(1, 100, 3), rng.random((3, costs)), faults=4)
+    read = Evaluation.from_record(json.loads(json.dumps({"steps": 7, **evaluation.record()})))
+    assert read.returns.keys() == evaluation.returns.keys()
+    for horizon in horizons:
+        np.testing.assert_array_equal(read.returns[horizon], evaluation.returns[horizon])
+    np.testing.assert_array_equal(read.lengths, evaluation.lengths)
+    np.testing.assert_array_equal(read.average_costs, evaluation.average_costs)
+    assert read.faults == 4
+    assert read.record() == evaluation.record()
+    assert read.score((0.5,) * costs) == evaluation.score((0.5,) * costs)
+
+
+SOUND = {"returns_1000": [1.0, 2.0], "lengths": [3, 4], "average_costs": [[0.5], [0.25]], "faults": 0}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"returns_1000": None},
+        {"returns_1000": "many"},
+        {"returns_1000": []},
+        {"returns_1000": 3},
+        {"returns_1000": [[1.0], [2.0, 3.0]]},
+        {"returns_1000": [None, 2.0]},
+        {"returns_1000": ["1", "2"]},
+        {"returns_1000": [float("nan"), 2.0]},
+        {"returns_1000": [float("inf"), 2.0]},
+        {"returns_1000": [10**400, 2.0]},
+        {"returns_x": [1.0, 2.0]},
+        {"returns_0": [1.0, 2.0]},
+        {"lengths": "long"},
+        {"lengths": [[3, 4]]},
+        {"average_costs": [0.5, 0.25]},
+        {"average_costs": [[0.5], [0.25, 1.0]]},
+        {"faults": "some"},
+        {"faults": [1]},
+        {"faults": float("inf")},
+    ],
+    ids=lambda damage: str(damage)[:40],
+)
+def test_a_damaged_record_is_refused(damage):
+    """With what is wrong."""
+    Evaluation.from_record(SOUND)
+    (name,) = damage
+    with pytest.raises(ValueError, match=f"{name}|no returns"):
+        Evaluation.from_record({**SOUND, **damage})
+
+
+def test_an_old_record_may_lack_what_was_not_recorded_then():
+    read = Evaluation.from_record({"returns_1000": [1.0, 2.0]})
+    assert read.average_costs.shape == (2, 0)
+    assert read.faults == 0

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from kemeny.criterion import Average
 from kemeny.learning.estimates import estimate
+from kemeny.learning.first_batch import prepare
 from kemeny.learning.learner import Learner, init
 from kemeny.learning.networks import CRITIC_HEAD_GAIN, HIDDEN_GAIN, POLICY_HEAD_GAIN, Perceptron
 from kemeny.learning.settings import CriticFit, Networks, TrustRegion
@@ -51,7 +52,7 @@ def config(example):
         hidden=(16, 8),
         critic_epochs=3,
         critic_minibatch=50,  # does not divide the batch: both leave out what is left over
-        critic_rate=3e-3,
+        critic_step_size=3e-3,
         clip=2.0,  # low enough to matter
         cg_iterations=5,  # each iteration multiplies rounding errors: after 10 the two would agree to 1e-3 only
     )
@@ -66,7 +67,7 @@ def library_of(config) -> Learner:
         step=Natural(
             TrustRegion(config.delta, config.damping, config.cg_iterations, config.backtrack, config.backtrack_tries)
         ),
-        critic=CriticFit(config.critic_rate, config.critic_l2, config.critic_epochs, config.critic_minibatch),
+        critic=CriticFit(config.critic_step_size, config.critic_l2, config.critic_epochs, config.critic_minibatch),
     )
 
 
@@ -121,7 +122,7 @@ def example_rollout(example, rollout):
 @pytest.fixture(scope="module")
 def side_by_side(example, config):
     """(library's state before, its rollout, state after and metrics; the tutorial's state after and info), in order."""
-    learner, rng = library_of(config), np.random.default_rng(0)
+    learner, rng = library_of(config), np.random.default_rng(1)
     theirs = library_state(learner)
     ours = example_state(example, config, theirs)
     history = []
@@ -166,7 +167,7 @@ def test_same_initial_networks(example):
 
 
 def test_same_rate_advantages_and_targets(side_by_side, config):
-    compiled = jax.jit(estimate)
+    compiled = jax.jit(lambda learner, state, rollout: estimate(learner, prepare(learner, state, rollout), rollout))
     for before, rollout, _, metrics, _, info in side_by_side:
         theirs, _ = compiled(library_of(config), before, rollout)
         np.testing.assert_allclose(info["rho"], metrics.rate, rtol=1e-5)
@@ -191,8 +192,8 @@ def test_same_critic_and_optimiser(side_by_side):
         assert relative_error(flat(ours.critic), after, origin) < 1e-4
         adam = theirs.optimizers[0]
         assert int(ours.adam.steps) == int(adam.count)
-        assert relative_error(flat(ours.adam.mean), flat(layers(adam.mu.network))) < 1e-4
-        assert relative_error(flat(ours.adam.square), flat(layers(adam.nu.network))) < 1e-4
+        assert relative_error(flat(ours.adam.mean), flat(layers(adam.mu))) < 1e-4
+        assert relative_error(flat(ours.adam.square), flat(layers(adam.nu))) < 1e-4
 
 
 def test_same_normaliser(side_by_side, example, config):

@@ -1,3 +1,5 @@
+"""Statistics of observations, batch by batch."""
+
 import jax.numpy as jnp
 import numpy as np
 import pytest

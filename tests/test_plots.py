@@ -1,16 +1,17 @@
-"""Which runs become one curve, and what the legend calls it."""
+"""Which runs become one curve, what the legend calls it, and which panels there are."""
 
 import json
 
 import pytest
 
 from kemeny.errors import UserError
-from kemeny.experiments.plots import _curves, _draw, _quantities, _series, learning_curves
+from kemeny.experiments import plots
+from kemeny.experiments.plots import _curves, _draw, _draw_column, _quantities, _shared, learning_curves
 from kemeny.runs.directory import Run
 from kemeny.runs.settings import Settings, to_flat
 
 
-def fake_run(path, returns, costs=None, env="Walk-v0", **changes):
+def fake_run(path, returns, costs=None, env="Walk-v0", rates=(), **changes):
     path.mkdir()
     settings = {**to_flat(Settings()), **changes}
     (path / "config.json").write_text(json.dumps({"env": env, "env_is_id": True, "settings": settings}))
@@ -19,7 +20,24 @@ def fake_run(path, returns, costs=None, env="Walk-v0", **changes):
         for i, value in enumerate(returns)
     ]
     (path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = [{"steps": 50 * (i + 1), "rate": rate, "outcome": 0} for i, rate in enumerate(rates)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     return Run.open(path)
+
+
+def drawn(runs, tmp_path, monkeypatch):
+    """Of each column of the picture: the panels, by the label of their axis, and the words of the legend."""
+    columns = []
+
+    def draw_column(column, *about):
+        _draw_column(column, *about)
+        shown = {axis.get_ylabel(): axis for axis in column if axis.axison}
+        legends = [axis.get_legend() for axis in column if axis.get_legend() is not None]
+        columns.append((shown, [text.get_text() for legend in legends for text in legend.get_texts()]))
+
+    monkeypatch.setattr(plots, "_draw_column", draw_column)
+    learning_curves([run.path for run in runs], tmp_path / "curve.svg")
+    return columns
 
 
 def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
@@ -35,7 +53,7 @@ def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
         "ATRPO, delta 0.05": 1,
         "TRPO γ = 0.99, delta 0.02": 1,
     }
-    steps, values = _series(curves[0].runs, _quantities(runs)[0])
+    steps, values = _shared([_quantities(runs)[0].of(run) for run in curves[0].runs])
     assert steps.tolist() == [100, 200]
     assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
 
@@ -88,12 +106,91 @@ def test_each_cost_has_a_row_of_its_own(tmp_path):
     limited = {"algorithm": "acpo", "cost": ["speed", "heat"], "limit": [2.0, 3.0]}
     runs = [fake_run(tmp_path / "a", [1.0], costs=[1.5, 9.0], **limited), fake_run(tmp_path / "b", [1.0])]
     returns, speed, heat = _quantities(runs)
-    assert (speed.label, heat.label) == ("speed per step", "heat per step")
-    assert [_series(runs[:1], q)[1].tolist() for q in (speed, heat)] == [[[1.5]], [[9.0]]]
-    assert returns.of(runs[1].evaluations[0]) == 1.0
-    assert speed.of(runs[1].evaluations[0]) is None
+    assert (speed.label, heat.label) == ("speed per step, mean action", "heat per step, mean action")
+    assert [quantity.of(runs[0]) for quantity in (returns, speed, heat)] == [{100: 1.0}, {100: 1.5}, {100: 9.0}]
+    assert [quantity.of(runs[1]) for quantity in (returns, speed, heat)] == [{100: 1.0}, {}, {}]
     learning_curves([run.path for run in runs], tmp_path / "curve.svg")
     assert "ACPO, speed ≤ 2, heat ≤ 3" in [curve.name for curve in _curves(runs)]
+
+
+def test_a_cost_with_exploration_has_a_row_of_its_own(tmp_path, monkeypatch):
+    """For that policy training keeps the limit."""
+    run = fake_run(tmp_path / "a", [], algorithm="acpo", cost=["speed"], limit=[2.0])
+    record = {"steps": 100, "returns_1000": [1.0], "average_costs": [[3.0]], "exploring_costs": [[1.5]]}
+    (run.path / "evaluations.jsonl").write_text(json.dumps(record) + "\n")
+    ((panels, _),) = drawn([run], tmp_path, monkeypatch)
+    heights = {name: [line.get_ydata() for line in axis.lines] for name, axis in panels.items()}
+    assert {name: [values[0] for values in lines if len(values)] for name, lines in heights.items()} == {
+        "return, at most 1,000 steps": [1.0],
+        "speed per step, mean action": [3.0, 2.0],
+        "speed per step, with exploration": [1.5, 2.0],
+    }
+
+
+def test_a_cost_is_found_by_its_name_in_whatever_place_it_was_given(tmp_path):
+    speed_first = {"algorithm": "acpo", "cost": ["speed", "heat"], "limit": [2.0, 3.0]}
+    heat_only = {"algorithm": "acpo", "cost": ["heat"], "limit": [3.0]}
+    runs = [
+        fake_run(tmp_path / "a", [1.0], costs=[1.5, 9.0], **speed_first),
+        fake_run(tmp_path / "b", [1.0], costs=[8.0], **heat_only),
+    ]
+    _, speed, heat = _quantities(runs)
+    assert [speed.of(run) for run in runs] == [{100: 1.5}, {}]
+    assert [heat.of(run) for run in runs] == [{100: 9.0}, {100: 8.0}]
+
+
+def test_no_panel_is_empty_and_no_curve_is_missing_in_the_legend(tmp_path, monkeypatch):
+    """Two algorithms on one environment, limits on another, and a run that has not been evaluated yet."""
+    limited = {"algorithm": "acpo", "cost": ["speed"], "limit": [2.0], "env": "Crawl-v0"}
+    runs = [
+        *(fake_run(tmp_path / f"a{n}", [1.0, n], rates=[0.1, 0.2], seed=n) for n in (1, 2)),
+        fake_run(tmp_path / "b", [1.0, 3.0], algorithm="trpo"),
+        fake_run(tmp_path / "c", [], rates=[0.3, 0.4], algorithm="trpo", gamma=0.9),
+        fake_run(tmp_path / "d", [1.0, 2.0], costs=[1.5], **limited),
+    ]
+    (crawl, crawl_legend), (walk, walk_legend) = drawn(runs, tmp_path, monkeypatch)
+    assert list(walk) == ["return, at most 1,000 steps", "ρ̂, reward per step in training"]
+    assert list(crawl) == ["return, at most 1,000 steps", "speed per step, mean action"]
+    assert all(axis.lines for panels in (walk, crawl) for axis in panels.values())
+    assert walk_legend == ["ATRPO (2 seeds)", "TRPO γ = 0.99 (1 seed)", "TRPO γ = 0.9 (1 seed)"]
+    assert crawl_legend == ["ACPO, speed ≤ 2 (1 seed)", "limit"]
+
+
+def test_the_rate_is_a_point_per_iteration_or_the_mean_of_a_few(tmp_path):
+    rates = [0.1, 0.3, 0.5, None, 0.7]
+    short = fake_run(tmp_path / "a", [], rates=rates, steps=1_000, batch_size=50)
+    long = fake_run(tmp_path / "b", [], rates=[0.1, 0.3, 0.5, 0.6, 0.7], steps=20_000, batch_size=50)
+    (rate,) = _quantities([short, long])
+    assert rate.of(short) == {50: 0.1, 100: 0.3, 150: 0.5, 250: 0.7}
+    assert rate.of(long) == pytest.approx({100: 0.2, 200: 0.55, 250: 0.7})
+
+
+def test_seeds_that_were_never_evaluated_at_the_same_step_are_drawn_all_the_same(tmp_path, monkeypatch):
+    runs = [fake_run(tmp_path / "a", [1.0, 2.0], seed=0), fake_run(tmp_path / "b", [], seed=1)]
+    (runs[1].path / "evaluations.jsonl").write_text('{"steps": 150, "returns_1000": [3.0]}\n')
+    (((panel,), legend),) = [(list(panels.values()), words) for panels, words in drawn(runs, tmp_path, monkeypatch)]
+    assert [list(line.get_ydata()) for line in panel.lines] == [[], [1.0, 2.0], [3.0]]
+    assert legend == ["ATRPO (2 seeds)"]
+
+
+def test_each_limit_is_a_line_in_the_units_of_its_panel(tmp_path, monkeypatch):
+    """The limit of cpo is on a discounted sum: divided by 1/(1−γ) it is one per step."""
+    average = {"algorithm": "acpo", "cost": ["speed", "heat"], "limit": [2.0, 3.0]}
+    discounted = {"algorithm": "cpo", "gamma": 0.9, "cost": ["speed"], "limit": [15.0]}
+    runs = [
+        fake_run(tmp_path / "a", [1.0, 2.0], costs=[1.5, 9.0], **average),
+        fake_run(tmp_path / "b", [1.0, 2.0], costs=[1.0], **discounted),
+    ]
+    ((panels, legend),) = drawn(runs, tmp_path, monkeypatch)
+
+    def limits(axis):
+        lines = [line for line in axis.lines if line.get_linestyle() == ":" and len(line.get_ydata())]
+        return [(round(line.get_ydata()[0], 9), line.get_color()) for line in lines]
+
+    assert limits(panels["speed per step, mean action"]) == [(2.0, "C0"), (1.5, "C1")]
+    assert limits(panels["heat per step, mean action"]) == [(3.0, "black")]
+    assert limits(panels["return, at most 1,000 steps"]) == []
+    assert legend == ["ACPO, speed ≤ 2, heat ≤ 3 (1 seed)", "CPO γ = 0.9, speed ≤ 15 (1 seed)", "limit"]
 
 
 def test_nothing_to_draw(tmp_path):
@@ -105,8 +202,8 @@ def test_a_deviation_that_is_not_given_is_the_algorithms_own(tmp_path):
     own = fake_run(tmp_path / "a", [1.0], algorithm="atrpo", log_std=-0.5)
     other = fake_run(tmp_path / "b", [1.0], algorithm="atrpo", log_std=-1.0)
     left_open = fake_run(tmp_path / "c", [1.0], algorithm="atrpo", log_std=None)
-    told = {curve.name: curve.runs for curve in _curves([own, other, left_open])}
-    assert told == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
+    shown = {curve.name: curve.runs for curve in _curves([own, other, left_open])}
+    assert shown == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
     limited = fake_run(tmp_path / "d", [1.0], algorithm="acpo", cost=["speed"], limit=[2.0], log_std=None)
     assert [curve.name for curve in _curves([other, limited])] == ["ATRPO", "ACPO, speed ≤ 2"]
 
@@ -117,10 +214,34 @@ def test_a_costs_lambda_that_is_not_given_is_the_rewards_and_says_nothing_withou
     same, other, left_open = (
         fake_run(tmp_path / name, [1.0], cost_gae_lambda=lam, **limits) for name, lam in given.items()
     )
-    told = {curve.name: curve.runs for curve in _curves([same, other, left_open])}
-    assert told == {
+    shown = {curve.name: curve.runs for curve in _curves([same, other, left_open])}
+    assert shown == {
         "ACPO, speed ≤ 2, cost gae lambda 0.8": [same, left_open],
         "ACPO, speed ≤ 2, cost gae lambda 0.95": [other],
     }
     runs = [fake_run(tmp_path / name, [1.0], cost_gae_lambda=lam) for name, lam in (("a", 0.95), ("b", None))]
     assert [curve.name for curve in _curves(runs)] == ["ATRPO"]
+    runs = [fake_run(tmp_path / str(lam), [1.0], gae_lambda=lam) for lam in (0.8, 0.95)]
+    assert [curve.name for curve in _curves(runs)] == ["ATRPO, gae lambda 0.8", "ATRPO, gae lambda 0.95"]
+    assert [curve.name for curve in _curves([runs[0], left_open])] == ["ATRPO", "ACPO, speed ≤ 2"]
+
+
+def test_settings_of_the_other_policy_step_say_nothing(tmp_path):
+    natural = [fake_run(tmp_path / name, [1.0], policy_epochs=n) for name, n in (("a", 3), ("b", 10))]
+    clipped = [fake_run(tmp_path / name, [1.0], step="clip", damping=d) for name, d in (("c", 0.1), ("d", 0.5))]
+    shown = {curve.name: len(curve.runs) for curve in _curves([*natural, *clipped])}
+    assert shown == {"ATRPO, step natural": 2, "ATRPO, step clip": 2}
+    assert [curve.name for curve in _curves(natural)] == ["ATRPO"]
+    assert [curve.name for curve in _curves(clipped)] == ["ATRPO"]
+
+
+def test_a_run_of_an_older_kemeny_is_on_the_same_curve(tmp_path):
+    """Its config.json has old names, and lacks what was no setting then."""
+    new, old = (fake_run(tmp_path / name, [1.0], seed=seed) for seed, name in enumerate("ab"))
+    config = json.loads((old.path / "config.json").read_text())
+    settings = config["settings"]
+    settings["rate"], settings["critic_rate"] = settings.pop("rate_by"), settings.pop("critic_step_size")
+    for name in ("step", "activation", "clip_ratio", "policy_step_size", "policy_epochs", "policy_minibatch"):
+        del settings[name]
+    (old.path / "config.json").write_text(json.dumps(config))
+    assert {curve.name: len(curve.runs) for curve in _curves([new, old])} == {"ATRPO": 2}

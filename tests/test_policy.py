@@ -1,6 +1,9 @@
+"""Networks, and distributions over actions against scipy."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.stats
 
 from kemeny.learning.networks import Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, Perceptron
@@ -62,3 +65,19 @@ def test_policies_are_the_distributions_they_say():
     np.testing.assert_array_equal(gaussian.mean, network(x))
     assert gaussian.log_prob(jnp.zeros((7, 2))).shape == (7,)
     assert CategoricalPolicy(network)(x).log_prob(jnp.zeros(7, int)).shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"), [("tanh", np.tanh), ("relu", lambda x: x * (x > 0))], ids=["tanh", "relu"]
+)
+def test_a_perceptron_written_out(activation, function):
+    """Hidden layers of these units, and a head without."""
+    rng = np.random.default_rng(0)
+    network = Perceptron.init(Networks(hidden=(8, 6), activation=activation), jax.random.key(0), 5, 2, 1.0)
+    network = jax.tree.map(lambda leaf: leaf + jnp.array(rng.normal(0, 0.3, leaf.shape), jnp.float32), network)
+    x = rng.normal(size=(7, 5)).astype(np.float32)
+    (first, second, head), (a, b, c) = (map(np.asarray, arrays) for arrays in (network.weights, network.biases))
+    expected = function(function(x @ first + a) @ second + b) @ head + c
+    np.testing.assert_allclose(network(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-6)
+    assert (expected < 0).any()
+    assert network.description == {"kind": "perceptron", "activation": activation}

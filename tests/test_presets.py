@@ -51,7 +51,7 @@ def test_the_paper_departs_in_what_its_preset_names():
 
 
 @pytest.mark.parametrize("algorithm", ["acop", ["acpo"], None])
-def test_an_algorithm_that_is_none_is_told_as_such(algorithm):
+def test_an_unknown_algorithm_is_refused(algorithm):
     with pytest.raises(UserError, match="algorithm"):
         kemeny.train("Ant-v3", algorithm=algorithm)
 

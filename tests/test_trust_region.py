@@ -1,3 +1,5 @@
+"""Fisher products, conjugate gradient and backtracking, each against what it must equal."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

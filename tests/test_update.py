@@ -72,7 +72,7 @@ def later(learner, iteration):
 
 
 def critics_move(before, after):
-    return flat(after.critics) - flat(before.critics)
+    return flat([critic.network for critic in after.critics]) - flat([critic.network for critic in before.critics])
 
 
 def test_a_compiled_update_anneals_by_the_iterations_that_it_is_given():

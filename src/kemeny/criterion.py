@@ -59,6 +59,10 @@ class Average:
         """J(π') − J(π) = slope · E[A] to first order (Lemma 1)."""
         return 1.0
 
+    def value_of_constant(self, signal: Array) -> Array:
+        """v of a signal that is the same at every step: nothing is left of it."""
+        return 0 * signal
+
     def fix_gauge(self, targets: Array) -> Array:
         """Critic targets with the free constant of v̄ chosen."""
         if self.gauge == "free":
@@ -99,6 +103,10 @@ class Discounted:
     def slope(self) -> float:
         """J(π') − J(π) = slope · E[A] to first order, E over the discounted visitation."""
         return 1 / (1 - self.gamma)
+
+    def value_of_constant(self, signal: Array) -> Array:
+        """v of a signal that is the same at every step, for ever."""
+        return self.slope * signal
 
     def fix_gauge(self, targets: Array) -> Array:
         """The discounted value is unique: nothing to choose."""

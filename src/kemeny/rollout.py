@@ -24,8 +24,9 @@ class Rollout(NamedTuple):
     """The task ended with this step (episodic tasks only): the value after it is 0."""
     cut: Bool[Array, "time env"]
     """The trajectory was cut after this step: the next row belongs to another one, but the value goes on."""
-    start_observation: Float[Array, "env obs"]
-    """The latest start state of each environment: a sample of μ, for J = E v(s₀)."""
+    start_observation: Float[Array, "start obs"]
+    """Start states of the latest restarts of all environments: a sample of μ, for J = E v(s₀). (The latest start of
+    each environment would over-weight those from which the agent survives.)"""
 
     @property
     def steps(self) -> int:

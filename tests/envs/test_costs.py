@@ -85,6 +85,17 @@ def test_the_error_for_an_unknown_name_lists_the_known_ones():
             stepped(Counter, ["energy"], workers=workers)
 
 
+def test_costs_are_those_of_the_library_that_will_simulate():
+    """With workers that is Gymnasium, whose `info` has other keys than EnvPool's."""
+    env, workers = "InvertedPendulum-v5", Simulation(workers=1)
+    with pytest.raises(UserError, match=r"has no cost 'reward_survive'; its info has: nothing"):
+        inspect(env, costs=["reward_survive"])
+    inspect(env, costs=["reward_survive"], simulation=workers)
+    assert stepped(env, ["reward_survive"], workers=1).costs.tolist() == [[1.0]] * 3
+    with pytest.raises(UserError, match=r"EnvPool has it: leave the backend at auto and workers at 0"):
+        inspect("HalfCheetah-v3", costs=["speed"], simulation=workers)
+
+
 def test_a_cost_that_is_not_a_number_is_refused():
     with pytest.raises(UserError, match=r"has a cost 'label' that is not a number: 'text'"):
         inspect(Counter, costs=["label"])

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from kemeny.envs.faults import TRIES, Faults
+from kemeny.envs.faults import LARGEST, TRIES, Faults, usable
 from kemeny.envs.pool import make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError
@@ -58,6 +58,37 @@ def test_numbers_beyond_float32_are_faults():
 
     pool = make_pool(Rich, 3, seed=0)
     assert stepped(pool, Faults(pool, restart_faulty=True)).tolist() == [0, 1, 2]
+
+
+def test_numbers_that_would_ruin_the_statistics_are_faults():
+    pool = make_pool(partial(Faulty, "huge", at=1), 3, seed=0, first_env=10)
+    with pytest.raises(RunError, match=r"^Environment 10 gave a number that is beyond ±1e\+15\.$"):
+        stepped(pool, Faults(pool, restart_faulty=False, first_env=10))
+    tolerant = Faults(pool, restart_faulty=True)
+    assert stepped(pool, tolerant).tolist() == [0, 1, 2]
+    assert tolerant.count == 3
+
+
+def test_which_numbers_are_usable():
+    assert usable(np.array([0, -LARGEST, LARGEST, 1e-300])).all()
+    assert not usable(np.array([2 * LARGEST, -2 * LARGEST, np.inf, -np.inf, np.nan, 3e38])).any()
+    assert np.isfinite(np.full(10**8 // 1_000, np.float32(LARGEST) ** 2 * 1_000).sum())  # of 10⁸ squares, in float32
+    assert usable(np.array([2**31, -(2**40)])).all()
+
+
+class StartsFar(Counter):
+    """Starts where nobody has been, if its seed is 2³⁰ or more."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return (observation if seed < 2**30 else np.full(3, 1e16)), info
+
+
+def test_a_start_that_is_too_far_away_is_a_fault():
+    pool = make_pool(StartsFar, 3, seed=0)
+    rows, restarts = Faults(pool, restart_faulty=True).reset(IDS)
+    assert usable(rows).all()
+    assert restarts.max() > 1
 
 
 class StartsSometimes(Counter):

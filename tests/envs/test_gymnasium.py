@@ -1,5 +1,6 @@
 """Gymnasium environments, in this process and in workers: seeds, limits, faults, and their messages."""
 
+import concurrent.futures
 import importlib
 import os
 import signal
@@ -174,7 +175,8 @@ def test_numbers_of_every_kind_are_understood(make):
 def test_discrete_states_and_actions_that_do_not_start_at_zero(make):
     pool = make(Grid, 2)
     assert pool.spec.observation == vector(3)
-    assert pool.spec.action == Discrete(2)
+    assert pool.spec.action == Discrete(2, start=3)
+    assert pool.spec.observation_space == Discrete(3, start=5)
     assert pool.reset(np.arange(2)).tolist() == [[1, 0, 0]] * 2
     pool.send(np.array([0, 1]))
     assert pool.recv().observation.tolist() == [[1, 0, 0], [0, 1, 0]]
@@ -291,8 +293,8 @@ def test_workers_leave_interrupts_to_the_parent():
     pool = make_pool(Counter, 2, seed=0, simulation=Simulation(workers=2))
     pool.reset(np.arange(2))
     for process in pool.processes():
-        os.kill(process, signal.SIGINT)
-        os.kill(process, signal.SIGTERM)
+        for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(process, stop)
     assert advance(pool, [0, 0]).observation[:, 1].tolist() == [1, 1]
     pool.close()
 
@@ -357,6 +359,54 @@ def test_a_script_needs_no_guard_and_its_death_ends_the_workers(tmp_path):
     while not all(gone(int(process)) for process in processes.split()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+HANGS = """
+    import gymnasium, numpy as np, os, signal, time
+    from kemeny.envs.pool import make_pool
+    from kemeny.envs.settings import Simulation
+
+    class Hangs(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+        def step(self, action):
+            time.sleep(1_000)
+
+    pool = make_pool(Hangs, 1, seed=0, simulation=Simulation(workers=1))
+    pool.reset(np.arange(1))
+    pool.send(np.zeros(1, int))
+    print(*pool.processes(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that hangs when its parent dies")
+def test_a_worker_that_hangs_dies_with_its_parent(tmp_path):
+    script, output = tmp_path / "script.py", tmp_path / "output"
+    script.write_text(textwrap.dedent(HANGS))
+    with output.open("w") as file:
+        ran = subprocess.run([sys.executable, script], stdout=file, stderr=file, timeout=60)
+    assert ran.returncode == -signal.SIGKILL, output.read_text()
+    worker, deadline = int(output.read_text()), time.monotonic() + 10
+    try:
+        while not gone(worker):
+            assert time.monotonic() < deadline, "the worker outlives its parent"
+            time.sleep(0.05)
+    finally:
+        if not gone(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_pool_outlives_the_thread_that_made_it():
+    """To Linux the end of that thread is the end of the workers' parent."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        pool = thread.submit(make_pool, Counter, 1, seed=0, simulation=Simulation(workers=1)).result()
+    time.sleep(0.2)
+    pool.reset(np.array([0]))
+    assert advance(pool, [0]).observation[:, 1].tolist() == [1]
+    pool.close()
 
 
 def test_workers_find_the_modules_that_the_parent_finds(tmp_path, monkeypatch):

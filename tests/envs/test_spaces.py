@@ -1,18 +1,24 @@
 """Which environments are supported, and the error for each of the others."""
 
+import contextlib
 import importlib.util
+import json
 from functools import partial
 
+import hypothesis
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import strategies as st
 
+from kemeny.envs.camera import FPS
 from kemeny.envs.pool import inspect, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import understand_actions
-from kemeny.errors import UserError
-from kemeny.spec import Continuous, vector
-from tests.envs.toys import Counter, Spaces
+from kemeny.errors import Damaged, UserError
+from kemeny.spec import Box, Continuous, Discrete, Spaces, read_spaces, vector
+from tests.envs import toys
+from tests.envs.toys import Aim, Counter
 
 BOX = spaces.Box(-1, 1, (3,))
 
@@ -31,7 +37,7 @@ BOX = spaces.Box(-1, 1, (3,))
 )
 def test_observations_that_are_refused(space, what):
     with pytest.raises(UserError, match=f"has {what}.*gymnasium.wrappers.FlattenObservation"):
-        inspect(partial(Spaces, space, BOX))
+        inspect(partial(toys.Spaces, space, BOX))
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,7 @@ def test_observations_that_are_refused(space, what):
         (spaces.Box(-np.inf, np.inf, (2,)), "actions without bounds.*finite bounds"),
         (spaces.Box(np.array([-1, -np.inf], np.float32), np.ones(2, np.float32)), "actions without bounds"),
         (spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (2,)), "actions without bounds"),
+        (spaces.Box(-1e300, 1e300, (2,), np.float64), "actions without bounds"),
         (spaces.Box(-1, 1, (2, 2)), r"actions of shape \(2, 2\).*TransformAction"),
         (spaces.Box(0, 5, (2,), np.int64), r"vectors of integers \(int64\).*so that they are Discrete"),
         (spaces.MultiDiscrete([2, 3]), "MultiDiscrete actions.*one bounded vector or one number"),
@@ -50,7 +57,7 @@ def test_observations_that_are_refused(space, what):
 )
 def test_actions_that_are_refused(space, what):
     with pytest.raises(UserError, match=f"has {what}"):
-        inspect(partial(Spaces, BOX, space))
+        inspect(partial(toys.Spaces, BOX, space))
 
 
 def test_what_envpool_has_is_refused_in_the_same_words():
@@ -63,7 +70,7 @@ def test_what_envpool_has_is_refused_in_the_same_words():
 
 
 def test_integer_observations_become_floats():
-    spec = inspect(partial(Spaces, spaces.Box(0, 9, (2,), np.int16), spaces.Discrete(3)))
+    spec = inspect(partial(toys.Spaces, spaces.Box(0, 9, (2,), np.int16), spaces.Discrete(3)))
     assert spec.observation == vector(2)
 
 
@@ -74,6 +81,157 @@ def test_bounds_are_kept_in_the_type_of_the_environment():
     clipped = actions.batch(np.array([[5.0], [-5.0]], np.float32))
     assert clipped.tolist() == [[0.4], [-0.4]]
     assert all(space.contains(action) for action in clipped)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shift", "scale"),
+    [
+        (10, 20, 15, 5),
+        (-1000, 1000, 0, 1000),
+        (0, 1, 0.5, 0.5),
+        (-1, 0, -0.5, 0.5),
+        (-0.01, 0.01, 0, 0.01),
+        (-0.09, 5, 2.455, 2.545),
+        (-5, 10.5, 2.75, 7.75),
+        (3, 3, 3, 0),
+        (-3e37, 3e37, 0, 3e37),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bounds_that_are_not_of_order_one_are_the_policys_unit(low, high, shift, scale, dtype):
+    space = spaces.Box(low, high, (1,), dtype)
+    actions = understand_actions(space, "toy")
+    np.testing.assert_allclose(actions.spec.unit, [[shift], [scale]], rtol=1e-6)
+    sent = actions.batch(np.array([[-7.0], [-1.0], [0.0], [0.5], [1.0], [7.0]], np.float32))
+    assert sent.dtype == dtype
+    np.testing.assert_allclose(sent[:, 0], [low, low, shift, shift + scale / 2, high, high], rtol=1e-6, atol=1e-7)
+    assert all(space.contains(action) for action in sent)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 1), (-0.4, 0.4), (-2, 2), (-0.1, 0.1), (-10, 10), (-1, 2), (-0.1, 10)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bounds_of_order_one_are_left_alone(low, high, dtype):
+    actions = understand_actions(spaces.Box(low, high, (1,), dtype), "toy")
+    assert actions.unit is actions.spec.unit is None
+    sent = np.random.default_rng(0).normal(size=(100, 1)).astype(np.float32)
+    np.testing.assert_array_equal(actions.batch(sent), np.clip(sent.astype(dtype), dtype(low), dtype(high)))
+
+
+def test_each_component_has_a_unit_of_its_own():
+    low, high = np.array([10, -1, -1000], np.float32), np.array([20, 1, 1000], np.float32)
+    actions = understand_actions(spaces.Box(low, high), "toy")
+    sent = np.array([[0.2, 0.3, 0.4]], np.float32)
+    np.testing.assert_array_equal(actions.batch(sent), np.array([[16, 0.3, 400]], np.float32))
+    np.testing.assert_array_equal(sent, np.array([[0.2, 0.3, 0.4]], np.float32))
+
+
+@pytest.mark.parametrize("env", ["HalfCheetah-v3", "Ant-v3", "Humanoid-v3", *(f"{family}-v5" for family in FPS)])
+def test_the_tasks_of_the_paper_and_of_mujoco_are_left_alone(env):
+    assert inspect(env).action.unit is None
+    assert inspect("Pendulum-v1").action.unit is None
+
+
+def test_the_first_step_of_an_inspection_is_between_the_bounds():
+    """At the middle of those that are mapped."""
+    seen = []
+    inspect(partial(Aim, 10.0, 20.0, 15.0), costs=[lambda o, action, r, info: seen.append(action.tolist()) or 0.0])
+    assert seen == [[15.0]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_costs_see_the_action_as_the_environment_got_it(workers):
+    """In its own unit, clipped."""
+    pool = make_pool(
+        partial(Aim, 10.0, 20.0, 15.0), 3, seed=0, costs=[lambda o, action, r, info: action[0]],
+        simulation=Simulation(workers=workers),
+    )  # fmt: skip
+    pool.reset(np.arange(3))
+    pool.send(np.array([[0.5], [-3.0], [0.0]], np.float32))
+    step = pool.recv()
+    pool.close()
+    assert step.costs[:, 0].tolist() == [17.5, 10.0, 15.0]
+    assert step.reward.tolist() == [-0.25, -1.0, 0.0]
+
+
+SPACES = {
+    "vector": (BOX, spaces.Box(10, 20, (3,)), Spaces(Box((3,)), Box((3,)))),
+    "numbers": (spaces.Box(-1, 1, ()), spaces.Box(-1, 1, ()), Spaces(Box(()), Box(()))),
+    "states": (spaces.Discrete(5, start=1), spaces.Discrete(3, start=-2), Spaces(Discrete(5, 1), Discrete(3, -2))),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_are_described_in_json_and_read_again(name):
+    observation, action, expected = SPACES[name]
+    spec = inspect(partial(toys.Spaces, observation, action))
+    assert spec.spaces == expected
+    assert read_spaces(json.loads(json.dumps(spec.spaces.description)), "it") == expected
+
+
+def test_what_a_description_looks_like():
+    assert Spaces(Discrete(5, 1), Box((2,))).description == {
+        "observation": {"kind": "discrete", "n": 5, "start": 1},
+        "action": {"kind": "box", "shape": (2,)},
+    }
+    assert inspect("CartPole-v1").spaces == Spaces(Box((4,)), Discrete(2))
+    assert inspect("FrozenLake-v1").spaces == Spaces(Discrete(16), Discrete(4))
+
+
+SOUND = {"kind": "box", "shape": [2]}
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        None, 3, "box", [], {}, {"observation": SOUND}, {"observation": SOUND, "action": None},
+        *({"observation": SOUND, "action": action} for action in (
+            [], {}, "box", {"kind": None}, {"kind": 3}, {"kind": []}, {"kind": "box"}, {"kind": "box", "shape": 3},
+            {"kind": "box", "shape": [-1]}, {"kind": "box", "shape": [2.0]}, {"kind": "box", "shape": [True]},
+            {"kind": "box", "shape": [2**31]}, {"kind": "box", "shape": [1] * 33}, {"kind": "box", "shape": {"0": 1}},
+            {"kind": "box", "n": 2, "start": 0}, {"kind": "discrete", "shape": [2]}, {"kind": "discrete", "n": 2},
+            {"kind": "discrete", "n": 0, "start": 0}, {"kind": "discrete", "n": -1, "start": 0},
+            {"kind": "discrete", "n": 2**40, "start": 0}, {"kind": "discrete", "n": 2, "start": 2**63},
+            {"kind": "discrete", "n": 2, "start": 2**63 - 1}, {"kind": "discrete", "n": 2, "start": -(10**400)},
+            {"kind": "discrete", "n": 2, "start": 0.5}, {"kind": "discrete", "n": "2", "start": 0},
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_description_of_nothing_is_refused(described):
+    with pytest.raises(Damaged, match=r"^The file (does not say which|describes) observations .*\.$"):
+        read_spaces(described, "The file")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["box", "discrete", "kind", "n"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["kind", "shape", "n", "start", "observation", "action"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@hypothesis.settings(deadline=None, database=None, max_examples=300)
+@hypothesis.given(observation=JSON, action=JSON)
+def test_whatever_a_description_is_it_is_read_or_refused(observation, action):
+    with contextlib.suppress(Damaged, UserError):
+        read = read_spaces({"observation": observation, "action": action}, "The file")
+        assert read_spaces(json.loads(json.dumps(read.description)), "it") == read
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"observation": SOUND, "action": {"kind": "dict", "spaces": {}}},
+        {"observation": SOUND, "action": {**SOUND, "mask": True}},
+        {"observation": {"kind": "discrete", "n": 2, "start": 0, "unit": "m"}, "action": SOUND},
+        {"observation": SOUND, "action": SOUND, "mask": True},
+    ],
+)
+def test_a_description_by_a_newer_kemeny_is_told_from_a_damaged_one(described):
+    with pytest.raises(UserError, match=r"^The file holds a policy for spaces that this Kemeny does not know: upgrade"):
+        read_spaces(described, "The file")
 
 
 def test_inspection_gives_the_spec_of_a_pool():

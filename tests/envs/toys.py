@@ -67,6 +67,8 @@ class Faulty(Counter):
             time.sleep(60)
         if self.how == "nan":
             return np.full(3, np.nan), float("nan"), *values[2:]
+        if self.how == "huge":
+            return np.full(3, 3e38), *values[1:]
         if self.how == "shape":
             return np.zeros(4), *values[1:]
         if self.how == "reward":
@@ -81,6 +83,39 @@ class FailsToRestart(Counter):
 
     def reset(self, *, seed=None, options=None):
         raise OSError("no such arena")
+
+
+class Mute(Exception):
+    """An exception whose text raises."""
+
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Rude(Counter):
+    """Raises what it is given in one of its methods, from that method's `at`-th call on."""
+
+    def __init__(self, method, error, at=1):
+        self.method, self.error, self.left = method, error, at
+        self.perhaps_raise("__init__")
+        super().__init__()
+
+    def perhaps_raise(self, method):
+        if method == self.method:
+            self.left -= 1
+            if self.left <= 0:
+                raise self.error
+
+    def reset(self, *, seed=None, options=None):
+        self.perhaps_raise("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.perhaps_raise("step")
+        return super().step(action)
+
+    def close(self):
+        self.perhaps_raise("close")
 
 
 class SixValues(Counter):
@@ -107,6 +142,23 @@ class Grid(gymnasium.Env):
         assert self.action_space.contains(action)
         self.state += int(action) - 3
         return self.state, 1, False, False, {}
+
+
+class Aim(gymnasium.Env):
+    """One action between bounds; reward −((a − target) / half the distance of the bounds)², the same for ever."""
+
+    def __init__(self, low, high, target, dtype=np.float32):
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = spaces.Box(low, high, (1,), dtype)
+        self.target, self.reach = target, (high - low) / 2
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return np.ones(1, np.float32), -(((float(action[0]) - self.target) / self.reach) ** 2), False, False, {}
 
 
 class Spaces(gymnasium.Env):

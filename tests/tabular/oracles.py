@@ -1,5 +1,6 @@
 """Slow and simple versions of what `kemeny.tabular` computes; nothing here is imported from `src`."""
 
+import decimal
 import itertools
 from fractions import Fraction
 
@@ -102,3 +103,79 @@ def birth_death_gain(up, down, reward):
     """The gain of a birth–death chain by detailed balance: d(s+1)·down(s+1) = d(s)·up(s)."""
     d = np.concatenate([[1.0], np.cumprod(np.asarray(up[:-1]) / np.asarray(down[1:]))])
     return float(d @ reward / d.sum())
+
+
+def gains_and_costs(P, r, c):
+    """Of every deterministic policy, from the first state."""
+    rows = np.arange(len(r))
+    shares = ((cesaro_limit(P[rows, policy])[0], policy) for policy in policies(*r.shape))
+    return np.array([(d @ r[rows, policy], d @ c[rows, policy]) for d, policy in shares]).T
+
+
+def limited_gain(gain, cost, limit):
+    """The best gain with an average cost of at most `limit`, if all policies have one class: the gain and cost of any
+    policy lie in the convex hull of those of the deterministic policies."""
+    best = gain[cost <= limit].max()
+    for i in np.flatnonzero(cost <= limit):
+        for j in np.flatnonzero(cost > limit):
+            share = (limit - cost[i]) / (cost[j] - cost[i])
+            best = max(best, (1 - share) * gain[i] + share * gain[j])
+    return best
+
+
+class PreciseQueue:
+    """A birth–death model with two actions, in numbers of 120 digits: for shares of time such as 10⁻⁴⁰.
+
+    `up`, `down`, `reward` and `cost` are lists of (action 0, action 1), one pair per state.
+    """
+
+    def __init__(self, up, down, reward, cost):
+        exact = [[tuple(map(decimal.Decimal, pair)) for pair in pairs] for pairs in (up, down, reward, cost)]
+        self.up, self.down, self.reward, self.cost = exact
+        self.states = range(len(up))
+
+    def evaluate(self, policy, price):
+        """Gain, cost, and h(s) − h(s−1) of the reward − price · cost, by detailed balance."""
+        d = [decimal.Decimal(1)]
+        for s in self.states[1:]:
+            d.append(d[-1] * self.up[s - 1][policy[s - 1]] / self.down[s][policy[s]])
+        d = [share / sum(d) for share in d]
+        gain, cost = (sum(d[s] * signal[s][policy[s]] for s in self.states) for signal in (self.reward, self.cost))
+        rises, flow = [decimal.Decimal(0)] * (len(d) + 1), decimal.Decimal(0)
+        for s in self.states[:0:-1]:
+            flow += d[s] * (self.reward[s][policy[s]] - price * self.cost[s][policy[s]] - (gain - price * cost))
+            rises[s] = flow / (d[s] * self.down[s][policy[s]])
+        return gain, cost, rises
+
+    def best(self, price, policy):
+        """Policy iteration: gain, cost and policy."""
+        while True:
+            gain, cost, rises = self.evaluate(policy, price)
+            values = [
+                [
+                    self.reward[s][a]
+                    - price * self.cost[s][a]
+                    + self.up[s][a] * rises[s + 1]
+                    - self.down[s][a] * rises[s]
+                    for a in (0, 1)
+                ]
+                for s in self.states
+            ]
+            tie = decimal.Decimal("1e-60")
+            improved = [b if values[s][1 - b] <= values[s][b] + tie else 1 - b for s, b in enumerate(policy)]
+            if improved == policy:
+                return gain, cost, policy
+            policy = improved
+
+    def limited_gain(self, limit):
+        """The best gain with an average cost of at most `limit`; the least cost is that of always taking action 0."""
+        with decimal.localcontext(prec=120):
+            low, high = (self.best(decimal.Decimal(price), [a] * len(self.up)) for price, a in ((10**6, 0), (0, 1)))
+            if high[1] <= limit:
+                return float(high[0])
+            while True:
+                price = (high[0] - low[0]) / (high[1] - low[1])
+                found = self.best(price, low[2])
+                if found[0] - price * found[1] <= low[0] - price * low[1] + decimal.Decimal("1e-50"):
+                    return float(low[0] + price * (decimal.Decimal(limit) - low[1]))
+                low, high = (found, high) if found[1] <= limit else (low, found)

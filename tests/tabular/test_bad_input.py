@@ -38,6 +38,41 @@ def test_matrices_that_are_not_chains(form, P, sentence):
         Chain(form(P))
 
 
+@pytest.mark.parametrize("form", [np.array, sp.csr_array], ids=["dense", "sparse"])
+def test_rounding_is_mended_in_a_copy(form):
+    """Three rows: one with a negative zero of rounding, one whose sum is off by rounding, one that is exact."""
+    given = form([[1 + 2e-16, -2e-16, 0.0], [0.3, 0.3, 0.4 - 3e-10], [0.1, 0.2, 0.7]])
+    before = given.copy()
+    P = np.asarray(Chain(given).dense())
+    assert (P >= 0).all()
+    assert np.abs(P.sum(axis=1) - 1).max() < 1e-15
+    np.testing.assert_allclose(P, before.toarray() if sp.issparse(before) else before, atol=3e-10)
+    assert P[2].tolist() == [0.1, 0.2, 0.7]
+    assert abs(given - before).max() == 0
+    assert Chain(given).stationary.sum() == pytest.approx(1, abs=1e-15)
+
+
+def test_rounding_is_mended_everywhere_that_probabilities_are_given():
+    row = [1 + 2e-16, -2e-16]
+    mdp = MDP([[row, [0.5, 0.5]], [[0.2, 0.8], [0.5, 0.5]]], np.zeros((2, 2)), start=row)
+    assert mdp.transitions.min() == 0
+    assert mdp.start.tolist() == [1, 0]
+    assert mdp.policy([row, [0.5, 0.5]]).tolist() == [[1, 0], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("form", [np.array, sp.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ([1 + 2e-12, -2e-12], r"Row 0 .* negative probability, -2e-12 \(column 1\)"),
+        ([0.5, 0.5 - 2e-9], r"Row 0 .* sums to 0\.999999998, not to 1"),
+    ],
+)
+def test_what_is_more_than_rounding_is_refused(form, row, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Chain(form([row, [0.2, 0.8]]))
+
+
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [

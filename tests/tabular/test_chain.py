@@ -1,5 +1,7 @@
 """Chains against closed forms, rational arithmetic and linear systems from the definitions."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -192,3 +194,16 @@ def test_sparse_and_dense_agree(P):
     r = np.arange(len(P), dtype=float)
     for mine, theirs in zip(sparse.gain_and_bias(r), dense.gain_and_bias(r), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-8)
+
+
+def test_the_bias_is_exact_where_the_first_state_is_rare():
+    """A queue that is almost always full: the share of state 0 is 2⁻⁵⁹. By detailed balance, in whole numbers,
+    d(s)·down·(h(s) − h(s−1)) = Σ_{t ≥ s} d(t)·(r(t) − ρ)."""
+    n = 60
+    chain = Chain(zoo.birth_death(n, up=0.5, down=0.25).dense())
+    d = [Fraction(2**s, 2**n - 1) for s in range(n)]
+    gain = sum(s * share for s, share in enumerate(d))
+    rises = [sum(d[t] * (t - gain) for t in range(s, n)) / (d[s] / 4) for s in range(1, n)]
+    found, bias = chain.gain_and_bias(np.arange(n))
+    assert found == pytest.approx(float(gain), rel=1e-14)
+    np.testing.assert_allclose(np.diff(bias), [float(rise) for rise in rises], rtol=1e-10)

@@ -36,6 +36,35 @@ def test_a_model_file_with_a_limit(tmp_path, capsys):
     assert (tmp_path / "queue.svg").read_text().startswith("<?xml")
 
 
+def with_costs(mdp):
+    return MDP(mdp.transitions, mdp.rewards, costs=np.ones(mdp.rewards.shape), name=mdp.name)
+
+
+def test_a_limit_that_cannot_be_applied_is_an_error_and_not_silence(tmp_path, capsys):
+    with pytest.raises(UserError, match=r"The limit 2 was not applied to this model: State 2 cannot reach"):
+        report_model(with_costs(zoo.multichain()), tmp_path / "none.png", limit=2.0)
+    assert "The best policy has 2 recurrent classes" in capsys.readouterr().out
+    with pytest.raises(UserError, match="has no costs"):
+        report_model(zoo.multichain(), tmp_path / "none.png", limit=2.0)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_limit_is_applied_where_only_some_policies_have_several_classes(tmp_path, capsys):
+    """Action 0 stays, action 1 changes the state; state 1 pays 2 and costs 1, state 0 pays 1 and costs nothing."""
+    P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
+    mdp = MDP(P, [[1.0, 0.0], [2.0, 0.0]], costs=[0.0, 1.0])
+    report_model(mdp, tmp_path / "none.png", limit=1.0)
+    printed = capsys.readouterr().out
+    assert "The gain may depend on the start state" in printed
+    assert "With average cost ≤ 1: best gain 2 at cost 1" in printed
+
+
+def test_one_iteration_is_one_iteration(tmp_path, capsys):
+    report_model(MDP(zoo.two_state(0.3, 0.1).P[:, None, :], [1.0, 0.0]), tmp_path / "chain.png")
+    assert "by policy iteration in 1 iteration." in capsys.readouterr().out
+    assert str(solve.policy_iteration(zoo.riverswim())).endswith("iterations")
+
+
 def test_large_model_is_reported_without_dense_matrices(tmp_path, capsys):
     report_model(zoo.garnet(4000, 2, 3, sparse=True), tmp_path / "none.png")
     printed = capsys.readouterr().out

@@ -179,20 +179,8 @@ def test_limited_optimum_is_feasible_and_no_mixture_beats_it():
     assert value == pytest.approx(found.gain, abs=1e-9)
     assert cost == pytest.approx(found.cost, abs=1e-9)
     assert cost <= limit + 1e-9
-    # The gain and cost of every policy lie in the convex hull of those of the deterministic policies.
-    rows = np.arange(len(r))
-    points = []
-    for policy in oracles.policies(*r.shape):
-        d = oracles.cesaro_limit(P[rows, policy])[0]
-        points.append((d @ r[rows, policy], d @ c[rows, policy]))
-    gain, paid = np.array(points).T
-    best = gain[paid <= limit].max()
-    for i in np.flatnonzero(paid <= limit):
-        for j in np.flatnonzero(paid > limit):
-            share = (limit - paid[i]) / (paid[j] - paid[i])
-            best = max(best, (1 - share) * gain[i] + share * gain[j])
-    assert found.gain == pytest.approx(best, abs=1e-7)
-    assert found.gain < gain.max() - 0.01, "the limit does not bind, so nothing was tested"
+    assert found.gain == pytest.approx(oracles.limited_gain(*oracles.gains_and_costs(P, r, c), limit), abs=1e-7)
+    assert found.gain < solve.policy_iteration(mdp).gain - 0.01, "the limit does not bind, so nothing was tested"
 
 
 def test_price_of_the_limit_is_the_slope_of_the_optimum():

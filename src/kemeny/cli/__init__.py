@@ -1,13 +1,18 @@
 """The command line: one file per command, imported when its command is called."""
 
+import contextlib
 import difflib
 import importlib
+import io
+import os
+import select
 import sys
+from typing import NoReturn, TextIO
 
 from kemeny import __version__
 from kemeny.errors import RunError, UserError
 
-EXIT_MISTAKE, EXIT_INTERRUPTED = 2, 130
+EXIT_NO_READER, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "train": "train a policy and leave a run directory",
     "resume": "go on with a stopped or killed run",
@@ -34,16 +39,61 @@ kemeny COMMAND --help explains a command; kemeny --version prints the version.
 
 def main() -> None:
     """`kemeny …`"""
+    _write_what_can_be_encoded()
     try:
-        _call(sys.argv[1:])
+        try:
+            _call(sys.argv[1:])
+        except SystemExit:  # tyro's, which has printed a help or a mistake
+            _flush()
+            raise
+        _flush()
     except (UserError, RunError) as problem:
         from kemeny.runs.interrupts import Interrupted
 
-        print(f"kemeny: {problem}", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED if isinstance(problem, Interrupted) else EXIT_MISTAKE)
+        _end(f"kemeny: {problem}", EXIT_INTERRUPTED if isinstance(problem, Interrupted) else EXIT_MISTAKE)
     except KeyboardInterrupt:
-        print("kemeny: stopped at once; the last checkpoint is intact.", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        _end("kemeny: stopped at once; the last checkpoint is intact.", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        if not _drop_unread():
+            raise
+        sys.exit(EXIT_NO_READER)
+
+
+def _flush() -> None:
+    """Write all now, while it can still be noticed that nobody reads it."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _end(message: str, code: int) -> NoReturn:
+    with contextlib.suppress(BrokenPipeError):
+        print(message, file=sys.stderr, flush=True)
+    _drop_unread()
+    sys.exit(code)
+
+
+def _write_what_can_be_encoded() -> None:
+    """On a terminal without UTF-8, write ? for ≤ and ρ instead of failing after all the work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_unread() -> bool:
+    """Send elsewhere what a reader that has left, such as `head`, will not read; whether there is such a stream."""
+    left = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_lost_its_reader(stream)]
+    for stream in left:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return bool(left)
+
+
+def _has_lost_its_reader(stream: TextIO) -> bool:
+    try:
+        poll = select.poll()
+        poll.register(stream, 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):  # it is closed, or no file
+        return False
 
 
 def _call(arguments: list[str]) -> None:

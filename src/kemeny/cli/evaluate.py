@@ -42,6 +42,7 @@ def evaluate(
     """
     if trajectories < 1 or max_steps < 1:
         raise UserError("--trajectories and --max-steps must be at least 1.")
+    from kemeny.cli.ending import EXPLORING, MEAN_ACTION, limits_kept
     from kemeny.experience.evaluate import evaluate as run_protocol
     from kemeny.experience.evaluate import evaluation_seed
     from kemeny.experience.settings import EvaluationProtocol
@@ -56,16 +57,19 @@ def evaluate(
     costs = (*config["settings"]["cost"], *cost)
     protocol = EvaluationProtocol(trajectories, max_steps)
     result = run_protocol(policy, env, protocol, seed=evaluation_seed(seed, 0), costs=costs, explore=explore)
-    if video is not None:
+    if json:
+        print(json_format.dumps(result.record()))
+    else:
+        manner = EXPLORING if explore else MEAN_ACTION
+        noun = "trajectory" if trajectories == 1 else "trajectories"
+        _print(result, f"{env}, {trajectories} {noun}, {manner}", costs)
+        for line in limits_kept(config, result.average_costs, manner):
+            print(line)
+    if video is not None:  # last, so that what cannot be filmed has been evaluated
         from kemeny.experience.film import record as film
 
         steps = film(policy, env, video, max_steps=video_steps, seed=evaluation_seed(seed, 0))
         print(f"Filmed {steps:,} steps: {video}", file=sys.stderr)
-    if json:
-        print(json_format.dumps(result.record()))
-        return
-    manner = "with exploration" if explore else "mean action"
-    _print(result, f"{env}, {trajectories} trajectories, {manner}", costs)
 
 
 def _print(result: "Evaluation", title: str, costs: tuple[str, ...]) -> None:

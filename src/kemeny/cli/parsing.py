@@ -28,7 +28,7 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         number = float(text)
-    if number != int(number):
+    if not number.is_integer():
         raise ValueError(f"{text} is not a whole number")
     return int(number)
 

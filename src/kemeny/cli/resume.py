@@ -13,7 +13,8 @@ def resume(run: Annotated[Positional[Path], arg(metavar="DIR")], inexact: bool =
         run: A run directory.
         inexact: Where an environment cannot be brought back to where it was, go on from a start state.
     """
+    from kemeny.cli.ending import say_finished
     from kemeny.runs.loop import resume as resume_run
     from kemeny.runs.progress import Terminal
 
-    resume_run(run, inexact=inexact, observers=[Terminal()])
+    say_finished(resume_run(run, inexact=inexact, observers=[Terminal()]))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from kemeny.cli.ending import say_finished
 from kemeny.cli.parsing import call
 from kemeny.runs.presets import Preset, described
 from kemeny.runs.presets import preset as preset_settings
@@ -30,8 +31,7 @@ def train(env: EnvName, settings: Settings = DEFAULTS, out: Path | None = None, 
     if preset != "default":
         settings = _given(preset_settings(preset))
         print(f"The paper's settings: {described(preset, settings)}")
-    run = start(env, settings, out, [Terminal()])
-    print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
+    say_finished(start(env, settings, out, [Terminal()]))
 
 
 def _given(defaults: Settings) -> Settings:

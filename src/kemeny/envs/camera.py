@@ -11,6 +11,7 @@ import numpy as np
 
 from kemeny.envs.pool import EnvLike, Pool, choose_backend
 from kemeny.envs.settings import Simulation
+from kemeny.envs.strangers import RAISED, told
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
 
@@ -66,16 +67,14 @@ def _envpool_camera(env: str, seed: int) -> Camera:
 
 
 def _gymnasium_camera(env: EnvLike, seed: int) -> Camera:
-    from kemeny.envs.gymnasium import GymnasiumPool
+    from kemeny.envs.gymnasium import GymnasiumPool, NotMade
 
     name = name_of(env)
     env_kwargs = {"render_mode": "rgb_array"} if isinstance(env, str) else {}
     try:
         pool = GymnasiumPool(env, 1, seed=seed, env_kwargs=env_kwargs)
-    except UserError:
-        raise
-    except Exception as error:  # graphics libraries fail in many ways
-        raise UserError(f"{name} cannot be filmed: {type(error).__name__}: {error}.") from error
+    except NotMade as error:  # graphics libraries fail in many ways
+        raise UserError(f"{name} cannot be filmed: {told(error.__cause__ or error)}.") from error.__cause__
     made = pool.env(0)
     if made.render_mode != "rgb_array":
         pool.close()
@@ -110,8 +109,8 @@ def _go_headless() -> None:
 def _draw(name: str, render: Callable[[], Any]) -> np.ndarray:
     try:
         return np.asarray(render(), dtype=np.uint8)
-    except Exception as error:
-        raise RunError(f"{name} could not be drawn: {type(error).__name__}: {error}.") from error
+    except RAISED as error:
+        raise RunError(f"{name} could not be drawn: {told(error)}.") from error
 
 
 def _uses_mujoco(env: str) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kemeny.envs.strangers import RAISED, told
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
 
@@ -12,9 +13,9 @@ Cost = str | Callable[[np.ndarray, Any, float, Mapping[str, Any]], float]
 """`speed`, a key of `info` (most often `cost`), or a function of (observation, action, reward, info).
 
 A function is called for one environment at a time, with the observation that the step led to (a float32 vector), the
-action as the environment received it (clipped), the reward, and `info`. Where a key is missing from the `info` of some
-steps, the function can read `info.get("cost", 0.0)`. On EnvPool a function is the only Python that runs once per
-environment, so a name is faster.
+action as the environment received it (in its own units, clipped), the reward, and `info`. Where a key is missing from
+the `info` of some steps, the function can read `info.get("cost", 0.0)`. On EnvPool a function is the only Python that
+runs once per environment, so a name is faster.
 
 `speed` is |v_x|, or √(v_x² + v_y²) if `info` has `y_velocity` too (Appendix F). If `info` has no `x_velocity`, `speed`
 is a key of `info` like any other.
@@ -43,5 +44,5 @@ def call_cost(cost: Any, observation: np.ndarray, action: Any, reward: float, in
     """The value of a cost function for one step of one environment."""
     try:
         return cost(observation.copy(), action, reward, info)
-    except Exception as error:
-        raise RunError(f"The cost function {name_of(cost)} raised {type(error).__name__}: {error}.") from error
+    except RAISED as error:
+        raise RunError(f"The cost function {name_of(cost)} raised {told(error)}.") from error

@@ -10,10 +10,11 @@ import numpy as np
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
 from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Step, seed_of
 from kemeny.envs.settings import Simulation
-from kemeny.envs.spaces import Actions, Observations, understand_actions, understand_observations
+from kemeny.envs.spaces import Actions, understand_actions, understand_observations
+from kemeny.envs.strangers import text_of
 from kemeny.errors import UserError
 from kemeny.machine import available_cores
-from kemeny.spec import Spec, vector
+from kemeny.spec import Space, Spec, vector
 
 FOREVER = 2**31 - 1  # EnvPool counts steps in 32-bit integers; a trajectory of this length takes a day or more
 
@@ -126,14 +127,14 @@ def inspect_envpool(env: str, costs: Sequence[Cost]) -> Spec:
     return _understand(env, costs)[0]
 
 
-def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Observations, Actions, dict[str, int]]:
+def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Space, Actions, dict[str, int]]:
     """Spec, spaces, and the position of each key of `info` in EnvPool's list of arrays."""
     import envpool
 
     try:
         described: Any = envpool.make_spec(env)
     except RuntimeError as error:  # files that EnvPool does not include: Atari's ROMs, Doom's scenarios
-        raise UserError(f"EnvPool cannot make {env}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"EnvPool cannot make {env}: {text_of(error).splitlines()[0]}") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium warns about EnvPool's float64 bounds
         observation_space, action_space = described.observation_space, described.action_space
@@ -147,7 +148,7 @@ def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Observations, Ac
     }
     refuse_names(costs, list(info_keys), env)
     limit = int(described.config.max_episode_steps)
-    spec = Spec(vector(observations.size), actions.spec, limit if 0 < limit < FOREVER else None)
+    spec = Spec(vector(observations.size), actions.spec, limit if 0 < limit < FOREVER else None, observations)
     return spec, observations, actions, info_keys
 
 

@@ -7,11 +7,13 @@ from kemeny.errors import RunError
 
 TRIES = 10
 """How often in a row an environment may fail, without a sound step in between, before the run is given up."""
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = 1e15
+"""A number beyond this is a fault: nothing that is measured is so large, and it would spoil the running statistics for
+good. Up to here squares, and sums of squares over 10⁸ steps, are finite in float32."""
 
 
 class Faults:
-    """Finds and counts the faults of a pool: steps and start states with a number that is not finite.
+    """Finds and counts the faults of a pool: steps and start states with a number that is not finite, or too large.
 
     A pool that restarts faulty environments also gives such numbers for one that raised, hung or died.
     """
@@ -27,32 +29,38 @@ class Faults:
 
     def among(self, step: Step, ids: np.ndarray) -> np.ndarray:
         """Those of `ids` that failed; row i of the step is of environment `ids[i]`."""
-        sound = _finite(step.observation) & _finite(step.reward[:, None]) & _finite(step.costs)
-        return self._record(ids[~sound])
+        return self._record(ids, step.observation, step.reward[:, None], step.costs)
 
     def reset(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Restart these environments until all start observations are finite.
+        """Restart these environments until all start observations are sound.
 
         Returns the start observations, and how many restarts each environment needed.
         """
         rows, restarts = self._pool.reset(ids), np.ones(len(ids), np.int64)
-        while not (sound := _finite(rows)).all():
-            failed = self._record(ids[~sound])
-            rows[~sound] = self._pool.reset(failed)
-            restarts[~sound] += 1
+        while (failed := self._record(ids, rows)).size:
+            again = np.isin(ids, failed)
+            rows[again] = self._pool.reset(failed)
+            restarts[again] += 1
         return rows, restarts
 
     def clear(self) -> None:
         """Forget failures in a row, because every environment has taken a sound step."""
         self._in_a_row[:] = 0
 
-    def _record(self, failed: np.ndarray) -> np.ndarray:
-        """Count these faults; raise the latest if it must not be tolerated, or return the ids that failed."""
+    def _record(self, ids: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        """Count the faults among these environments, given the numbers of each in a row; returns the ids that failed.
+
+        The latest fault is raised if it must not be tolerated.
+        """
+        sound = np.logical_and.reduce([usable(rows).all(1) for rows in numbers])
+        failed = ids[~sound]
         if failed.size:
             self.count += len(failed)
             self._in_a_row[failed] += 1
-            not_finite = f"Environment {self._first_env + failed[0]} gave a number that is not finite."
-            self.last = [not_finite, *self._pool.take_faults()][-1]
+            finite = all(np.isfinite(rows[np.argmin(sound)]).all() for rows in numbers)
+            what = f"beyond ±{LARGEST:g}" if finite else "not finite"
+            unusable = f"Environment {self._first_env + failed[0]} gave a number that is {what}."
+            self.last = [unusable, *self._pool.take_faults()][-1]
             if not self.restart_faulty:
                 raise RunError(self.last)
             if self._in_a_row.max() > TRIES:
@@ -60,6 +68,6 @@ class Faults:
         return failed
 
 
-def _finite(rows: np.ndarray) -> np.ndarray:
-    """Which rows hold only finite numbers within the range of float32."""
-    return np.all(np.abs(rows) <= LARGEST, axis=1)
+def usable(numbers: np.ndarray) -> np.ndarray:
+    """Which of these are finite, and not so large that they ruin what is computed from them."""
+    return np.abs(numbers) <= LARGEST

@@ -12,13 +12,14 @@ import gymnasium
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
-from kemeny.envs.names import envpool_ids, unknown
+from kemeny.envs.names import envpool_ids, refuse_malformed, unknown
 from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, EnvLike, Step, seed_of
 from kemeny.envs.settings import Simulation
-from kemeny.envs.spaces import Actions, Observations, understand_actions, understand_observations
+from kemeny.envs.spaces import Actions, understand_actions, understand_observations
+from kemeny.envs.strangers import RAISED, close_quietly, text_of, told
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
-from kemeny.spec import Spec, vector
+from kemeny.spec import Discrete, Space, Spec, vector
 
 
 class EnvironmentFault(RunError):
@@ -31,6 +32,10 @@ class EnvironmentFault(RunError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.index)
+
+
+class NotMade(UserError):
+    """An environment raised when it was made; the cause is what it raised."""
 
 
 def make_env(env: EnvLike, **env_kwargs: Any) -> tuple[gymnasium.Env, int | None]:
@@ -56,14 +61,22 @@ def make_env(env: EnvLike, **env_kwargs: Any) -> tuple[gymnasium.Env, int | None
 
 
 def _make(env: EnvLike, **env_kwargs: Any) -> gymnasium.Env:
-    if not isinstance(env, str):
-        made = env()
-        if not isinstance(made, gymnasium.Env):
-            raise UserError(
-                f"The function {name_of(env)} returned an object of type {type(made).__name__}, "
-                "but it must return a new gymnasium.Env at each call."
-            )
-        return made
+    try:
+        made = _make_registered(env, **env_kwargs) if isinstance(env, str) else env()
+    except UserError:
+        raise
+    except RAISED as error:
+        raise NotMade(f"{name_of(env)} could not be made: it raised {told(error)}.") from error
+    if not isinstance(made, gymnasium.Env):
+        raise UserError(
+            f"The function {name_of(env)} returned an object of type {type(made).__name__}, "
+            "but it must return a new gymnasium.Env at each call."
+        )
+    return made
+
+
+def _make_registered(env: str, **env_kwargs: Any) -> gymnasium.Env:
+    refuse_malformed(env)
     if env not in gymnasium.registry and ":" not in env:
         raise unknown(env)
     try:
@@ -76,7 +89,7 @@ def _make(env: EnvLike, **env_kwargs: Any) -> gymnasium.Env:
         raise unknown(env) from error
     except (ImportError, gymnasium.error.Error) as error:
         advice = " EnvPool has it: leave the backend at auto and workers at 0." if env in envpool_ids() else ""
-        raise UserError(f"Gymnasium cannot make {env}: {str(error).splitlines()[0]}{advice}") from error
+        raise UserError(f"Gymnasium cannot make {env}: {text_of(error).splitlines()[0]}{advice}") from error
 
 
 @contextlib.contextmanager
@@ -99,11 +112,15 @@ def _quiet_mujoco(env: str) -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
-def understand(env: gymnasium.Env, name: str, time_limit: int | None) -> tuple[Spec, Observations, Actions]:
+def understand(env: gymnasium.Env, name: str, time_limit: int | None) -> tuple[Spec, Space, Actions]:
     """Spec and spaces of an environment, or a `UserError`."""
-    observations = understand_observations(env.observation_space, name)
-    actions = understand_actions(env.action_space, name)
-    return Spec(vector(observations.size), actions.spec, time_limit), observations, actions
+    try:
+        observation_space, action_space = env.observation_space, env.action_space
+    except RAISED as error:
+        raise UserError(f"{name} does not say what its spaces are: {told(error)}.") from error
+    observations = understand_observations(observation_space, name)
+    actions = understand_actions(action_space, name)
+    return Spec(vector(observations.size), actions.spec, time_limit, observations), observations, actions
 
 
 def inspect_gymnasium(env: EnvLike, costs: Sequence[Cost]) -> Spec:
@@ -145,15 +162,19 @@ class Block:
         self.envs: list[gymnasium.Env] = []
         self._steps = [0] * len(self._indices)
         limit = None
-        for _ in self._indices:
-            made, limit = self._make()
-            if any(made.unwrapped is other.unwrapped for other in self.envs):
-                raise UserError(
-                    f"The function {self.name} returned the same environment twice, "
-                    "but it must return a new one at each call."
-                )
-            self.envs.append(made)
-        self.spec, self.observations, self.actions = understand(self.envs[0], self.name, limit)
+        try:
+            for _ in self._indices:
+                made, limit = self._make()
+                if any(made.unwrapped is other.unwrapped for other in self.envs):
+                    raise UserError(
+                        f"The function {self.name} returned the same environment twice, "
+                        "but it must return a new one at each call."
+                    )
+                self.envs.append(made)
+            self.spec, self.observations, self.actions = understand(self.envs[0], self.name, limit)
+        except BaseException:
+            self.close()
+            raise
 
     def reset(self, places: Sequence[int], seeds: Sequence[int]) -> np.ndarray:
         """Restart these environments with these seeds; returns their start observations."""
@@ -165,7 +186,7 @@ class Block:
                     self._replace(place)
                 observation, _ = self.envs[place].reset(seed=int(seed))
                 rows[row] = self._row(observation)
-            except Exception as error:
+            except RAISED as error:
                 self._note_or_raise(place, error, f"when it was restarted with seed {seed}")
                 rows[row] = np.nan
         return rows
@@ -180,7 +201,7 @@ class Block:
                 self._step_one(step, row, self.envs[place], action)
             except (UserError, RunError):
                 raise
-            except Exception as error:
+            except RAISED as error:
                 when = f"at step {self._steps[place]} after its restart, with action {_short(action)}"
                 self._note_or_raise(place, error, when)
                 step.mark_failed(row)
@@ -194,12 +215,12 @@ class Block:
     def close(self) -> None:
         """Close the environments."""
         for env in self.envs:
-            env.close()
+            close_quietly(env)
 
-    def _note_or_raise(self, place: int, error: Exception, when: str) -> None:
+    def _note_or_raise(self, place: int, error: BaseException, when: str) -> None:
         """Note the fault for `take_faults`, or raise it unless faulty environments are restarted."""
         index = self._indices[place]
-        what = str(error) if isinstance(error, _Wrong) else f"raised {type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, _Wrong) else f"raised {told(error)}"
         fault = EnvironmentFault(f"Environment {index} ({self.name}) {what}, {when}.", index)
         if not self._restart_faulty:
             raise fault from error
@@ -208,9 +229,11 @@ class Block:
 
     def _replace(self, place: int) -> None:
         """Make a new environment in place of one that failed, because the state of that one is unknown."""
-        with contextlib.suppress(Exception):
-            self.envs[place].close()
-        self.envs[place], _ = self._make()
+        close_quietly(self.envs[place])
+        try:
+            self.envs[place], _ = self._make()
+        except NotMade as error:
+            raise _Wrong(f"could not be made again ({told(error.__cause__ or error)})") from error
         self._broken.discard(place)
 
     def _step_one(self, step: Step, row: int, env: gymnasium.Env, action: Any) -> None:
@@ -241,9 +264,9 @@ class Block:
         array = np.asarray(observation)
         if array.shape != self.observations.shape:
             raise _Wrong(f"returned an observation of shape {array.shape} instead of {self.observations.shape}")
-        if self.observations.start is not None:
+        if isinstance(self.observations, Discrete):
             number = int(array) - self.observations.start
-            if not 0 <= number < self.observations.size:
+            if not 0 <= number < self.observations.n:
                 raise _Wrong(f"returned the observation {array}, which is not in its observation space")
         return self.observations.rows(array[None])[0]
 

@@ -1,4 +1,4 @@
-"""Ids of environments, and the message about an id that does not exist."""
+"""Ids of environments, and the messages about an id that does not exist or cannot be one."""
 
 import difflib
 from functools import cache
@@ -16,6 +16,16 @@ def envpool_ids() -> frozenset[str]:
     except ImportError:
         return frozenset()
     return frozenset(envpool.list_all_envs())
+
+
+def refuse_malformed(env: str) -> None:
+    """Refuse what is neither an id nor `module:id`."""
+    module, colon, name = env.partition(":")
+    if colon and (not module or module.startswith(".") or not name or ":" in name):
+        raise UserError(
+            f"{env!r} cannot be the name of an environment: write an id, such as HalfCheetah-v3, "
+            "or module:id for an id that a module registers when it is imported."
+        )
 
 
 def unknown(env: str) -> UserError:

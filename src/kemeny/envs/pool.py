@@ -65,7 +65,8 @@ class Pool(Protocol):
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Begin a step of all environments, or of these only; returns at once.
 
-        Continuous actions are clipped to the bounds of the environment.
+        Actions are as the policy draws them. Continuous ones are mapped to the bounds of the environment, unless these
+        are of order one, and clipped to them (`envs.spaces.Actions`).
         """
         ...
 
@@ -208,9 +209,18 @@ def make_halves(
         yield first_env, pool
 
 
-def inspect(env: EnvLike, *, costs: Sequence[Cost] = (), backend: Backend = "auto") -> Spec:
-    """The spec of an environment, or a `UserError` that says why it or a cost cannot be used."""
-    if choose_backend(env, backend, workers=0) == "envpool":
+def inspect(
+    env: EnvLike,
+    *,
+    costs: Sequence[Cost] = (),
+    simulation: Simulation = DEFAULT_SIMULATION,
+    backend: Backend = "auto",
+) -> Spec:
+    """The spec of an environment, or a `UserError` that says why it or a cost cannot be used.
+
+    It is that of the library which will simulate: with workers, an id that EnvPool has too is Gymnasium's.
+    """
+    if choose_backend(env, backend, simulation.workers) == "envpool":
         from kemeny.envs.envpool import inspect_envpool
 
         assert isinstance(env, str)

@@ -17,4 +17,4 @@ class Simulation:
     step_timeout: Annotated[float | None, Above(0)] = None
     """Seconds after which a worker's step counts as hung."""
     restart_faulty: bool = False
-    """Restart an environment that raises, hangs, dies or gives a number that is not finite, count it, and go on."""
+    """Restart an environment that raises, hangs, dies or gives a number that is not finite or beyond 1e15; go on."""

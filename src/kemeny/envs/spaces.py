@@ -7,28 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from kemeny.errors import UserError
-from kemeny.spec import Continuous, Discrete
-
-
-@dataclass(frozen=True)
-class Observations:
-    """How observations become vectors: a box as it is, the number of a state as a one-hot vector."""
-
-    size: int
-    """Length of one vector."""
-    shape: tuple[int, ...]
-    """Shape of one observation as the environment gives it."""
-    start: int | None
-    """The smallest state number, or None for a box."""
-
-    def rows(self, batch: np.ndarray) -> np.ndarray:
-        """(n, *shape) observations as a new array of (n, size) float32."""
-        if self.start is None:
-            with np.errstate(over="ignore"):  # numbers too large become inf, which the collector reports
-                return batch.astype(np.float32).reshape(len(batch), self.size)
-        rows = np.zeros((len(batch), self.size), dtype=np.float32)
-        rows[np.arange(len(batch)), batch.reshape(len(batch)).astype(np.int64) - self.start] = 1.0
-        return rows
+from kemeny.spec import Box, Continuous, Discrete, Space, Unit
 
 
 @dataclass(frozen=True)
@@ -45,22 +24,31 @@ class Actions:
     """Largest action, likewise; None for discrete actions."""
     dtype: np.dtype
     """The environment's own type."""
+    unit: Unit | None = None
+    """How the policy's actions are mapped to the bounds, in the environment's shape and type; None if they are not."""
 
     def batch(self, action: np.ndarray) -> np.ndarray:
-        """n actions of a policy as a new array of actions of the environment: clipped, or counted from `low`."""
+        """n actions of a policy as a new array of actions of the environment.
+
+        Discrete actions are counted from `low`. Vectors are mapped to their bounds, unless these are of order one, and
+        clipped.
+        """
         if isinstance(self.spec, Discrete):
             return action.astype(self.dtype) + self.low
         batch = action.astype(self.dtype).reshape(len(action), *self.shape)
+        if self.unit is not None:
+            batch *= self.unit.scale
+            batch += self.unit.shift
         np.maximum(batch, self.low, out=batch)
         return np.minimum(batch, self.high, out=batch)
 
 
-def understand_observations(space: Any, env: str) -> Observations:
-    """How to convert observations from this space, or a `UserError`."""
+def understand_observations(space: Any, env: str) -> Space:
+    """The observations that this space has, or a `UserError`."""
     if isinstance(space, spaces.Discrete):
-        return Observations(int(space.n), (), int(space.start))
+        return Discrete(int(space.n), int(space.start))
     if isinstance(space, spaces.Box) and len(space.shape) <= 1:
-        return Observations(int(np.prod(space.shape)), tuple(space.shape), None)
+        return Box(tuple(map(int, space.shape)))
     if isinstance(space, spaces.Box):
         found = f"observations of shape {space.shape} (images?)"
     else:
@@ -75,7 +63,7 @@ def understand_actions(space: Any, env: str) -> Actions:
     """How to convert actions to this space, or a `UserError`."""
     if isinstance(space, spaces.Discrete):
         dtype = np.dtype(space.dtype or np.int64)
-        return Actions(Discrete(int(space.n)), (), dtype.type(space.start), None, dtype)
+        return Actions(Discrete(int(space.n), int(space.start)), (), dtype.type(space.start), None, dtype)
     if not isinstance(space, spaces.Box):
         raise UserError(
             f"{env} has {type(space).__name__} actions, but only Box and Discrete are supported: "
@@ -91,11 +79,16 @@ def understand_actions(space: Any, env: str) -> Actions:
             f"{env} has vectors of integers ({space.dtype}) as actions, but only vectors of real numbers and "
             "Discrete are supported: pass a function that returns it wrapped so that they are Discrete."
         )
-    largest = np.finfo(space.dtype).max / 10  # some simulators write the largest number for "no bound"
+    # Some simulators write the largest number for "no bound"; and the policy computes in float32.
+    largest = min(float(np.finfo(dtype).max) for dtype in (space.dtype, np.float32)) / 10
     if not (np.all(space.low > -largest) and np.all(space.high < largest)):
         raise UserError(
             f"{env} has actions without bounds, but actions are clipped to bounds: "
             "pass a function that returns it in a wrapper whose action_space is a Box with finite bounds."
         )
-    bounds = Continuous(space.low.astype(np.float32).reshape(-1), space.high.astype(np.float32).reshape(-1))
-    return Actions(bounds, tuple(space.shape), space.low, space.high, space.low.dtype)
+    low, high = (bound.astype(np.float32).reshape(-1) for bound in (space.low, space.high))
+    bounds, dtype = Continuous(low, high, tuple(map(int, space.shape))), space.low.dtype
+    unit = bounds.unit
+    if unit is not None:
+        unit = Unit(*(part.astype(dtype).reshape(space.shape) for part in unit))
+    return Actions(bounds, tuple(space.shape), space.low, space.high, dtype, unit)

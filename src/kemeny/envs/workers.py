@@ -3,14 +3,18 @@
 A worker is a new Python process that holds a block of environments and communicates over one pipe. It is started as a
 program and not by `multiprocessing`, whose children import the user's main module again: a script without an
 `if __name__ == "__main__"` guard would start itself again in each of them. Functions are sent by cloudpickle, by value
-if they are defined in the main module. If the parent is gone, a worker reads the end of the pipe and exits.
+if they are defined in the main module. If the parent is gone, a worker reads the end of the pipe and exits; one that
+hangs is killed by Linux.
 """
 
 import contextlib
+import ctypes
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -25,23 +29,26 @@ from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
 from kemeny.envs.pool import Clock, EnvLike, Step
 from kemeny.envs.settings import Simulation
+from kemeny.envs.strangers import RAISED, close_quietly, told
 from kemeny.errors import RunError, UserError
 
 SECONDS_TO_EXIT = 5.0  # time for an environment's own close(); then the worker is killed
 
-# Only the parent reacts to Ctrl-C and SIGTERM (it finishes the iteration), so workers ignore both from their
-# first instruction on.
+# Only the parent reacts to Ctrl-C, SIGTERM and a terminal that is closed (it finishes the iteration), so workers ignore
+# them from their first instruction on.
 PROGRAM = """
 import signal
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-import sys
+for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(stop, signal.SIG_IGN)
+import os, sys
+parent = os.getppid()
 from multiprocessing.connection import Connection
 pipe = Connection(int(sys.argv[1]))
 sys.path[:] = pipe.recv()
 from kemeny.envs.workers import serve
-serve(pipe)
+serve(pipe, parent if sys.argv[2] == "True" else None)
 """
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class RemoteTraceback(Exception):
@@ -63,7 +70,7 @@ class WorkerPool:
         simulation: Simulation,
     ) -> None:
         if isinstance(env, str):
-            make_env(env)[0].close()  # finds a mistake at once; a worker would need a second to find it
+            close_quietly(make_env(env)[0])  # finds a mistake at once; a worker would need a second to find it
         self.num_envs = num_envs
         self._num_costs = len(costs)
         self._simulation = simulation
@@ -196,9 +203,11 @@ class _Worker:
         self.number = number
         self.indices = indices
         self._pipe, other = multiprocessing.Pipe()
+        # Linux takes the end of the thread that starts a worker for the end of the parent; the main thread ends last.
+        lasting = threading.current_thread() is threading.main_thread()
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(other.fileno())],
+                [sys.executable, "-c", PROGRAM, str(other.fileno()), str(lasting)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
             )
@@ -256,8 +265,13 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def serve(pipe: Connection) -> None:
-    """The main loop of a worker: make the environments, then answer messages until one says to exit."""
+def serve(pipe: Connection, parent: int | None) -> None:
+    """The main loop of a worker: make the environments, then answer messages until one says to exit.
+
+    `parent` is the process with which it dies, even if it hangs.
+    """
+    if parent is not None:
+        _die_with(parent)
     indices = pipe.recv()
     block: Block | None = None
     try:
@@ -274,7 +288,7 @@ def serve(pipe: Connection) -> None:
                     method, places, argument = message
                     answer = getattr(block, method)(places, argument)
                 reply = ("answer", (answer, block.take_faults()))
-            except Exception as error:
+            except RAISED as error:
                 failure = error if isinstance(error, RunError | UserError) else _as_run_error(error, indices)
                 reply = ("failure", (failure, traceback.format_exc()))
             pipe.send(reply)
@@ -285,5 +299,14 @@ def serve(pipe: Connection) -> None:
             block.close()
 
 
-def _as_run_error(error: Exception, indices: list[int]) -> RunError:
-    return RunError(f"Environment {indices[0]} could not be made: {type(error).__name__}: {error}.")
+def _die_with(parent: int) -> None:
+    """Have the system kill this process when its parent dies; only Linux can."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has died already
+            sys.exit()
+
+
+def _as_run_error(error: BaseException, indices: list[int]) -> RunError:
+    return RunError(f"Environment {indices[0]} could not be made: {told(error)}.")

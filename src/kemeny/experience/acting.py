@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from kemeny.errors import Damaged, UserError
-from kemeny.spec import ArraySpec, check_arrays
+from kemeny.spec import ArraySpec, Box, Continuous, Discrete, Space, Spaces, Spec, Unit, check_arrays, check_finite
 
 F32 = np.float32
 PERCEPTRON: Mapping[str, str] = {"kind": "perceptron", "activation": "tanh"}
@@ -70,16 +71,26 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], object]] = {
 """In place."""
 NETWORKS = {"perceptron": Perceptron}
 """By the kind that a checkpoint records."""
+TYPES_OF_NUMBERS = {Box.kind: "biuf", Discrete.kind: "iu"}
+"""NumPy's letters for the types that observations may have."""
 
 
 class Policy:
     """A trained policy. `policy(s)` is the mean (or likeliest) action, `policy.sample(s, rng)` explores.
 
-    Both take one observation or a batch of them, as the environment gives them: the normaliser is inside.
+    Both take one observation or a batch of them, as the environment gives them (the normaliser is inside), and return
+    one action or a batch of them, as the environment takes them. `head`, `explore` and `mode` are for pools, which
+    convert observations and actions themselves.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], network: Mapping[str, str] = PERCEPTRON) -> None:
-        """`arrays` are named as in a checkpoint, and `network` describes their network as a checkpoint's facts do."""
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray], network: Mapping[str, str] = PERCEPTRON, spaces: Spaces | None = None
+    ) -> None:
+        """`arrays` are named as in a checkpoint, and `network` describes their network as a checkpoint's facts do.
+
+        `spaces` are those of the environment. If they are None, as for checkpoints that do not have them, observations
+        are vectors (a single whole number is that of a state), and discrete actions begin at 0.
+        """
         self._network: Actor = NETWORKS[network["kind"]](arrays, network)
         self._shift = np.asarray(arrays["normalizer/mean"], F32)
         self._scale = np.asarray(arrays["normalizer/scale"], F32)
@@ -87,24 +98,35 @@ class Policy:
         self.continuous = "policy/log_std" in arrays
         self._std = np.exp(np.asarray(arrays["policy/log_std"], F32)) if self.continuous else None
         self._low, self._high = arrays.get("action/low"), arrays.get("action/high")
+        self.unit = Unit(arrays["action/shift"], arrays["action/scale"]) if "action/scale" in arrays else None
+        """What the environment calls the policy's 0 and 1; None if both call them the same."""
+        self._spaces = spaces
 
     @property
     def observation_size(self) -> int:
         """Length of the observation it was trained on."""
         return len(self._shift)
 
-    def __call__(self, observation: np.ndarray) -> np.ndarray:
+    @property
+    def action_size(self) -> int:
+        """Number of components of an action, or of actions to choose from."""
+        return self._network.outputs
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it knows the bounds of its actions, as all that were trained do."""
+        return self._low is not None
+
+    def __call__(self, observation: ArrayLike) -> np.ndarray:
         """The action without exploration: the mean, within the bounds, or the likeliest."""
         head, single = self._user_head(observation)
-        action = self.mode(head)
+        action = self._for_environment(self.mode(head))
         return action[0] if single else action
 
-    def sample(self, observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def sample(self, observation: ArrayLike, rng: np.random.Generator) -> np.ndarray:
         """An action drawn from the policy, within the bounds."""
         head, single = self._user_head(observation)
-        action = self.explore(head, self.noise(rng, len(head)))
-        if self.continuous:
-            action = self._bounded(action)
+        action = self._for_environment(self.explore(head, self.noise(rng, len(head))))
         return action[0] if single else action
 
     def head(self, observation: np.ndarray) -> np.ndarray:
@@ -120,35 +142,76 @@ class Policy:
         return rng.standard_normal(shape, F32) if self.continuous else rng.gumbel(size=shape).astype(F32)
 
     def explore(self, head: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Actions as drawn, before clipping to bounds: mean + std·noise, or the largest of logits + Gumbel noise."""
+        """Actions as drawn, in the policy's unit: mean + std·noise, or the largest of logits + Gumbel noise."""
         if self._std is not None:
             return head + self._std * noise
         return (head + noise).argmax(-1)
 
     def mode(self, head: np.ndarray) -> np.ndarray:
-        """The mean within the bounds, or the likeliest action."""
-        return self._bounded(head) if self.continuous else head.argmax(-1)
+        """The mean, in the policy's unit, or the likeliest action."""
+        return head if self.continuous else head.argmax(-1)
 
-    def _bounded(self, action: np.ndarray) -> np.ndarray:
-        return action if self._low is None else np.clip(action, self._low, self._high)
+    def _for_environment(self, action: np.ndarray) -> np.ndarray:
+        """Actions of the policy as the environment takes them: what `envs.spaces.Actions` does for a pool."""
+        space = None if self._spaces is None else self._spaces.action
+        if not self.continuous:
+            return action + space.start if isinstance(space, Discrete) else action
+        if self.unit is not None:
+            action = self.unit.shift + self.unit.scale * action
+        if self._low is not None:
+            action = np.clip(action, self._low, self._high)
+        return action if space is None else action.reshape(len(action), *space.shape)
 
-    def _user_head(self, observation: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Rows for a batch, or for a single observation; a discrete observation becomes one-hot."""
-        observation = np.asarray(observation)
-        if np.issubdtype(observation.dtype, np.integer) and observation.ndim == 0 and self.observation_size > 1:
-            observation = np.eye(self.observation_size, dtype=F32)[observation]
-        observation = observation.astype(F32)
-        single = observation.ndim <= 1
-        rows = observation.reshape(1, -1) if single else observation
-        if rows.ndim != 2 or rows.shape[-1] != self.observation_size:
+    def _user_head(self, observation: ArrayLike) -> tuple[np.ndarray, bool]:
+        """Means or logits for a batch, or for a single observation."""
+        try:
+            array = np.asarray(observation)
+        except ValueError as error:
+            raise UserError(f"An observation must be an array of numbers: {error}.") from error
+        space = self._observation_space(array)
+        if array.ndim == 0 and space.shape == (1,):
+            array = array[None]
+        single = array.shape == space.shape
+        numbers = array.dtype.kind in TYPES_OF_NUMBERS[space.kind]
+        if not numbers or not (single or array.shape[1:] == space.shape):
             raise UserError(
-                f"The policy was trained on observations of length {self.observation_size}, "
-                f"not of shape {observation.shape}."
+                f"The policy was trained on {_told(space)}, not on observations of shape {array.shape} "
+                f"and type {array.dtype}."
             )
+        batch = array[None] if single else array
+        if isinstance(space, Discrete):
+            strange = batch[(batch < space.start) | (batch >= space.start + space.n)]
+            if strange.size:
+                raise UserError(f"The policy was trained on {_told(space)}, not on {strange[0]}.")
+        rows = space.rows(batch)
+        if not np.isfinite(rows).all():
+            raise UserError("The observation has an entry that is not a finite number, for which there is no action.")
         return self.head(rows), single
 
+    def _observation_space(self, given: np.ndarray) -> Space:
+        if self._spaces is not None:
+            return self._spaces.observation
+        a_state = np.issubdtype(given.dtype, np.integer) and given.ndim == 0 and self.observation_size > 1
+        return Discrete(self.observation_size) if a_state else Box((self.observation_size,))
 
-def check_policy(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], where: object) -> None:
+
+def check_fits(policy: Policy, spec: Spec, env: str) -> None:
+    """Refuse an environment with other observations or actions than those that the policy was trained on."""
+    its = _sizes(policy.observation_size, policy.action_size, policy.continuous)
+    other = _sizes(spec.observation.size, spec.action.size, isinstance(spec.action, Continuous))
+    if its != other:
+        raise UserError(f"The policy was trained with {its}, but {env} has {other}: it needs a policy of its own.")
+    unit = spec.action.unit if isinstance(spec.action, Continuous) else None
+    if policy.bounded and not _same(policy.unit, unit):
+        raise UserError(
+            f"The policy was trained with actions between other bounds than those of {env}, or by an older Kemeny that "
+            "did not map actions to such bounds: it needs a policy of its own."
+        )
+
+
+def check_policy(
+    arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces: Spaces | None, where: object
+) -> None:
     """Refuse arrays that are not those of a policy: layers that do not fit each other, numbers that are none."""
     kind = network.get("kind")
     if kind not in NETWORKS:
@@ -158,12 +221,32 @@ def check_policy(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], w
     inputs = math.prod(arrays["normalizer/mean"].shape) if "normalizer/mean" in arrays else 0
     expected = {name: ArraySpec((inputs,), np.dtype(F32)) for name in ("normalizer/mean", "normalizer/scale")}
     expected["normalizer/clip"] = ArraySpec((), np.dtype(F32))
-    layers = NETWORKS[kind].expected(arrays, network, inputs)
-    outputs = list(layers.values())[-1].shape
-    expected |= layers
-    optional = ("policy/log_std", "action/low", "action/high")
-    expected |= {name: ArraySpec(outputs, np.dtype(F32)) for name in optional if name in arrays}
+    expected |= NETWORKS[kind].expected(arrays, network, inputs)
+    outputs = list(expected.values())[-1].size
+    for together in (("policy/log_std",), ("action/low", "action/high"), ("action/shift", "action/scale")):
+        if any(name in arrays for name in together):
+            expected |= {name: ArraySpec((outputs,), np.dtype(F32)) for name in together}
     check_arrays(arrays, expected, where)
-    for name in expected:
-        if np.isnan(arrays[name]).any():
-            raise Damaged(f"{where} does not hold a policy: {name} has entries that are no numbers.")
+    check_finite(arrays, expected, where)
+    if spaces is not None:
+        sizes = _sizes(inputs, outputs, "policy/log_std" in arrays)
+        described = _sizes(spaces.observation.size, spaces.action.size, isinstance(spaces.action, Box))
+        if sizes != described:
+            raise Damaged(f"{where} holds a policy with {sizes}, but says that it has {described}.")
+
+
+def _told(space: Space) -> str:
+    if isinstance(space, Discrete):
+        return f"whole numbers from {space.start} to {space.start + space.n - 1}"
+    return f"observations of length {space.size}" if space.shape else "single numbers"
+
+
+def _sizes(observation: int, action: int, continuous: bool) -> str:
+    actions = f"actions of length {action}" if continuous else f"{action} actions to choose from"
+    return f"observations of length {observation} and {actions}"
+
+
+def _same(one: Unit | None, other: Unit | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

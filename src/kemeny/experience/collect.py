@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kemeny.envs.faults import TRIES, Faults
+from kemeny.envs.faults import LARGEST, TRIES, Faults, usable
 from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, Step, inspect, make_halves
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy
-from kemeny.experience.settings import Task
+from kemeny.experience.ends import charge
+from kemeny.experience.settings import RESET_COST, Task
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.learner import State
 from kemeny.observers import NOBODY, Observer
@@ -23,6 +24,10 @@ from kemeny.rollout import Rollout
 from kemeny.spec import ArraySpec, Spec, check_arrays
 
 F32 = np.float32
+LATEST_STARTS = 200
+"""Restarts over which the value of the start states is averaged."""
+NEVER = 2**62
+"""Steps after which a trajectory without a limit is cut."""
 NOISE_STREAM = 1
 """Keeps exploration noise apart from other uses of a run's seed."""
 
@@ -30,8 +35,20 @@ NOISE_STREAM = 1
 class Shard:
     """Some of a run's environments, and where each of them stands."""
 
-    def __init__(self, pool: Pool, task: Task, phase: np.ndarray, faults: Faults, observer: Observer) -> None:
-        self.pool, self.task, self.faults, self.observer = pool, task, faults, observer
+    def __init__(
+        self,
+        pool: Pool,
+        task: Task,
+        longest: int | None,
+        phase: np.ndarray,
+        faults: Faults,
+        starts: "Starts",
+        num_costs: int,
+        observer: Observer,
+    ) -> None:
+        """`longest` is the number of steps after which a trajectory is cut."""
+        self.pool, self.task, self.faults, self.starts, self.observer = pool, task, faults, starts, observer
+        self.longest = NEVER if longest is None else longest
         self.everyone = np.arange(pool.num_envs)
         self.clock = phase.copy()
         """Steps of each trajectory so far; staggered at first, so that a batch holds every phase."""
@@ -39,7 +56,10 @@ class Shard:
         self.since_restart = np.zeros(pool.num_envs, np.int64)
         self.falls = 0
         self.observation = np.empty((pool.num_envs, *pool.spec.observation.shape), pool.spec.observation.dtype)
-        self.start = np.empty_like(self.observation)
+        self.fell = np.empty((0, pool.num_envs), bool)
+        """Which steps of the batch ended in a fall or a goal, on a continuing task."""
+        self.paid = np.zeros((pool.num_envs, 1 + num_costs))
+        """Reward and costs of the latest step, as the environment gave them: a resumed run must give them again."""
         self.noise = np.empty(0, F32)
         self.action = np.empty(0, F32)
 
@@ -48,7 +68,8 @@ class Shard:
         self.observer.begin("simulate")
         start, restarts = self.faults.reset(ids)
         self.observer.end("simulate")
-        self.observation[ids] = self.start[ids] = start
+        self.observation[ids] = start
+        self.starts.add(start)
         self.restarts[ids] += restarts
         self.since_restart[ids] = 0
 
@@ -75,6 +96,8 @@ class Shard:
         for signal, values in zip(into.signals, (step.reward, *step.costs.T), strict=True):
             signal[t] = values
         self.observation[:] = step.observation
+        if t + 1 == len(into.cut):
+            self.paid = np.column_stack([step.reward, step.costs])
         if self.task.episodic:
             self._end_or_cut(into, t, step.terminated, step.truncated)
         else:
@@ -96,6 +119,7 @@ class Shard:
             self.pool.send(actions[len(actions) - since_restart[ids] + t, ids], ids)
             step = self.pool.recv()
             self.observation[ids] = step.observation
+            self.paid[ids] = np.column_stack([step.reward, step.costs])
             ended[ids] = step.terminated | step.truncated
         self.since_restart[:] = since_restart
         return ended
@@ -128,11 +152,10 @@ class Shard:
     def _fall_or_cut(self, into: Rollout, t: int, fell: np.ndarray, truncated: np.ndarray) -> None:
         """A fall is an ordinary, costly transition to a start state; a cut hides the state that comes next."""
         if np.count_nonzero(fell):
-            into.signals[0][t, fell] -= self.task.reset_cost
-            self.falls += int(fell.sum())
             self.restart(self.everyone[fell])
+        self.fell[t] = fell
         into.next_observation[t] = self.observation
-        cut = truncated | (self.clock >= self.task.cut)
+        cut = truncated | (self.clock >= self.longest)
         into.cut[t] = cut
         if np.count_nonzero(cut):
             self.clock[cut] = 0
@@ -140,6 +163,7 @@ class Shard:
 
     def _end_or_cut(self, into: Rollout, t: int, ended: np.ndarray, truncated: np.ndarray) -> None:
         """A fall ends the episode, with value 0 after it; a time-out only hides what comes next."""
+        truncated = truncated | (self.clock >= self.longest)
         into.next_observation[t] = self.observation
         into.terminal[t] = ended
         into.cut[t] = truncated & ~ended
@@ -148,6 +172,26 @@ class Shard:
             self.falls += int(ended.sum())
             self.clock[over] = 0
             self.restart(self.everyone[over])
+
+
+class Starts:
+    """The start states of the latest restarts, whichever environment they were of."""
+
+    def __init__(self, observation: ArraySpec) -> None:
+        self.spec = ArraySpec((LATEST_STARTS, *observation.shape), observation.dtype)
+        self._latest: deque[np.ndarray] = deque(maxlen=LATEST_STARTS)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Of some more restarts."""
+        self._latest.extend(rows[-LATEST_STARTS:].copy())
+
+    def fill(self) -> None:
+        """At the beginning of a run, count each of the few several times."""
+        self.add(np.resize(self.latest(), self.spec.shape))
+
+    def latest(self) -> np.ndarray:
+        """The oldest first."""
+        return np.array(self._latest)
 
 
 class Collector:
@@ -172,25 +216,26 @@ class Collector:
         With `inexact`, environments that do not come back to where they were begin anew.
         """
         self.seed, self.batch_length, self.num_envs, self.costs = seed, batch_length, num_envs, len(costs)
-        self.observer = observer
+        self.observer, self.task, self.goal_seen = observer, task, False
         self.steps = 0
         """Steps of each environment so far."""
         self._history: deque[np.ndarray] = deque()
         """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
-        time_limit = inspect(env).time_limit if task.episodic else None
+        longest = inspect(env, simulation=simulation).time_limit if task.episodic else task.cut
+        phases = _phases(num_envs, batch_length, longest)
         self.shards: list[Shard] = []
-        for first_env, pool in make_halves(
-            env, num_envs, seed=seed, costs=costs, time_limit=time_limit, simulation=simulation
-        ):
-            numbers = first_env + np.arange(pool.num_envs)
-            phase = np.zeros_like(numbers) if task.episodic else numbers * batch_length % task.cut
+        for first_env, pool in make_halves(env, num_envs, seed=seed, costs=costs, simulation=simulation):
+            phase = phases[first_env : first_env + pool.num_envs]
             faults = Faults(pool, simulation.restart_faulty, first_env)
-            self.shards.append(Shard(pool, task, phase, faults, observer))
-        self.spec: Spec = self.shards[0].pool.spec
+            if not self.shards:
+                self.spec: Spec = pool.spec
+                self.starts = Starts(pool.spec.observation)
+            self.shards.append(Shard(pool, task, longest, phase, faults, self.starts, len(costs), observer))
         self._rollouts = (self.allocate(), self.allocate())
         if snapshot is None:
             for shard in self.shards:
                 shard.restart(shard.everyone)
+            self.starts.fill()
         else:
             self._check_snapshot(snapshot)
             self._restore(snapshot, inexact)
@@ -213,10 +258,13 @@ class Collector:
         self.observer.begin("policy")
         policy = numpy_policy(state, self.spec)
         self.observer.end("policy")
-        falls, faults = self.falls, self.faults
+        falls, faults = self.falls, [shard.faults.count for shard in self.shards]
         rollout = self.roll_out(policy, iteration, self._rollouts[iteration % 2])
-        fault = next((shard.faults.last for shard in self.shards if shard.faults.last), "")
-        return Batch(rollout, self.falls - falls, self.faults - faults, fault)
+        failed = [
+            shard.faults for shard, before in zip(self.shards, faults, strict=True) if shard.faults.count > before
+        ]
+        fault = failed[-1].last if failed else ""
+        return Batch(rollout, self.falls - falls, self.faults - sum(faults), fault)
 
     def roll_out(self, policy: Policy, iteration: int, into: Rollout | None = None) -> Rollout:
         """The steps of an iteration by a policy in NumPy, in new arrays or in those of a batch that nobody reads."""
@@ -227,6 +275,7 @@ class Collector:
             rng = np.random.default_rng([NOISE_STREAM, self.seed, iteration, number])
             self.observer.begin("act")
             shard.noise = policy.noise(rng, self.batch_length, shard.pool.num_envs)
+            shard.fell = np.zeros((self.batch_length, shard.pool.num_envs), bool)
             self.observer.end("act")
             end = begin + shard.pool.num_envs
             views.append(_columns(batch, begin, end))
@@ -238,9 +287,10 @@ class Collector:
                 shard.finish(policy, view, t)
                 if t + 1 < self.batch_length:
                     shard.begin(policy, t + 1)
-        np.concatenate([shard.start for shard in self.shards], out=batch.start_observation)
+        batch.start_observation[:] = self.starts.latest()
         self.steps += self.batch_length
         self._check(batch)
+        self._charge_ends(batch)
         self._remember(batch.action)
         return batch
 
@@ -257,6 +307,8 @@ class Collector:
             "since_restart": self._since_restart(),
             "actions": history[len(history) - longest :],
             "observation": np.concatenate([shard.observation for shard in self.shards]),
+            "starts": self.starts.latest(),
+            "paid": np.concatenate([shard.paid for shard in self.shards]),
         }
 
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
@@ -272,12 +324,15 @@ class Collector:
         }
         longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot else 0
         observation, action = self.spec.observation, self.spec.action.array
+        paid = ArraySpec((*envs, 1 + self.costs), np.dtype(np.float64))
+        later = {"starts": self.starts.spec, "paid": paid}  # an older Kemeny did not store these
         check_arrays(
             snapshot,
             {
                 **{name: ArraySpec(shape, whole) for name, shape in shapes.items()},
                 "observation": ArraySpec((*envs, *observation.shape), observation.dtype),
                 "actions": ArraySpec((int(longest), *envs, *action.shape), action.dtype),
+                **{name: spec for name, spec in later.items() if name in snapshot},
             },
             "The collector's part of the checkpoint",
         )
@@ -296,7 +351,10 @@ class Collector:
             end = mine.stop
             ended = shard.replay(snapshot["restarts"][mine], snapshot["since_restart"][mine], actions[:, mine])
             shard.clock[:] = snapshot["clock"][mine]
-            astray = np.flatnonzero((shard.observation != snapshot["observation"][mine]).any(1) | ended)
+            other = (shard.observation != snapshot["observation"][mine]).any(1) | ended
+            if "paid" in snapshot:  # only a step pays: nothing is known of an environment that has just been restarted
+                other |= (snapshot["since_restart"][mine] > 0) & (shard.paid != snapshot["paid"][mine]).any(1)
+            astray = np.flatnonzero(other)
             if astray.size and not inexact:
                 raise RunError(
                     f"Environment {mine.start + astray[0]} did not come back to the state it was in: it has randomness "
@@ -308,6 +366,10 @@ class Collector:
                 shard.clock[astray] = 0
                 shard.restart(astray)
             shard.falls, shard.faults.count = int(falls), int(faults)
+        if "starts" in snapshot:
+            self.starts.add(snapshot["starts"])
+        else:  # of an older Kemeny
+            self.starts.fill()
         if lost:
             self.observer.say(f"{lost} environments did not come back to where they were and begin anew.")
 
@@ -333,7 +395,7 @@ class Collector:
             next_observation=np.empty((*rows, *observation.shape), observation.dtype),
             terminal=np.zeros(rows, bool),
             cut=np.zeros(rows, bool),
-            start_observation=np.empty((self.num_envs, *observation.shape), observation.dtype),
+            start_observation=np.empty((LATEST_STARTS, *observation.shape), observation.dtype),
         )
 
     def close(self) -> None:
@@ -341,27 +403,52 @@ class Collector:
         for shard in self.shards:
             shard.pool.close()
 
+    def _charge_ends(self, batch: Rollout) -> None:
+        """Falls cost, goals do not; the first goal is said."""
+        ended = np.concatenate([shard.fell for shard in self.shards], 1)
+        goals = charge(batch.signals[0], ended, self.task.reset_cost)
+        for shard, mine in zip(self.shards, np.split(ended & ~goals, [self.shards[0].pool.num_envs], 1), strict=False):
+            shard.falls += int(mine.sum())
+        if goals.any() and not self.goal_seen:
+            self.goal_seen = True
+            self.observer.say(
+                f"A trajectory ended with the reward {batch.signals[0][goals][0]:g}, far above the usual ones "
+                f"(mean {batch.signals[0][~ended].mean():.3g}): it is taken for a goal, which costs nothing. Other "
+                f"ends are falls and cost {RESET_COST:g}. If that is wrong, set --reset-cost: it is for every end."
+            )
+
     def _check(self, batch: Rollout) -> None:
         """Name the first environment and step whose numbers are not finite."""
-        bad_observation = ~np.isfinite(batch.next_observation).all(-1)
-        bad_signal = np.logical_or.reduce([~np.isfinite(signal) for signal in batch.signals])
+        bad_observation = ~usable(batch.next_observation).all(-1)
+        bad_signal = np.logical_or.reduce([~usable(signal) for signal in batch.signals])
         for name, bad in (("an observation", bad_observation), ("a reward or cost", bad_signal)):
             if bad.any():
                 t, env = (int(i) for i in np.argwhere(bad)[0])
                 step = self.steps - self.batch_length + t
+                numbers = [batch.next_observation[t, env], *(signal[t, env] for signal in batch.signals)]
+                finite = all(np.isfinite(number).all() for number in numbers)
+                what = f"beyond ±{LARGEST:g}" if finite else "not a finite number"
                 raise RunError(
-                    f"Environment {env} gave {name} that is not a finite number at its step {step}, "
+                    f"Environment {env} gave {name} that is {what} at its step {step}, "
                     f"after action {np.round(batch.action[t, env], 4).tolist()}."
                 )
+
+
+def _phases(num_envs: int, batch_length: int, longest: int | None) -> np.ndarray:
+    """Where in its first trajectory each environment begins, so that a batch holds all phases alike.
+
+    The first trajectories are shorter for it.
+    """
+    numbers = np.arange(num_envs)
+    if longest is None:
+        return np.zeros_like(numbers)
+    if longest > num_envs * batch_length:
+        return numbers * longest // num_envs
+    return numbers * batch_length % longest
 
 
 def _columns(batch: Rollout, begin: int, end: int) -> Rollout:
     """A view of some environments' part of a batch."""
     views = {name: array[:, begin:end] for name, array in batch._asdict().items() if isinstance(array, np.ndarray)}
-    return Rollout(
-        **{
-            **views,
-            "signals": tuple(signal[:, begin:end] for signal in batch.signals),
-            "start_observation": batch.start_observation[begin:end],
-        }
-    )
+    views["start_observation"] = batch.start_observation
+    return Rollout(**views, signals=tuple(signal[:, begin:end] for signal in batch.signals))

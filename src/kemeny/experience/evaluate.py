@@ -10,9 +10,10 @@ import numpy as np
 from kemeny.envs.faults import Faults
 from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, make_halves, seed_of
 from kemeny.envs.settings import Simulation
-from kemeny.experience.acting import Policy
+from kemeny.experience.acting import Policy, check_fits
 from kemeny.experience.evaluation import HORIZONS, Evaluation
 from kemeny.experience.settings import EvaluationProtocol
+from kemeny.naming import name_of
 
 EVALUATION_STREAM = 2**20
 """Keeps evaluation seeds apart from those of training environments, which count up from 0."""
@@ -41,6 +42,7 @@ def evaluate(
             env, protocol.eval_trajectories, seed=seed, costs=costs, simulation=simulation
         ):
             stack.callback(pool.close)
+            check_fits(policy, pool.spec, name_of(env))
             rng = np.random.default_rng([EXPLORATION_STREAM, seed, first_env]) if explore else None
             faults = Faults(pool, simulation.restart_faulty, first_env)
             halves.append(_Trajectories(pool, faults, policy, protocol.eval_max_steps, rng, len(costs)))

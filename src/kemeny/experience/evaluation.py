@@ -10,6 +10,9 @@ import numpy as np
 HORIZONS = (1_000, 10_000)
 """Steps at which returns are reported (§6.1)."""
 
+TOLERATED = 2.0
+"""Standard errors of a mean cost that do not count as a broken limit."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -22,6 +25,8 @@ class Evaluation:
     """(trajectory, cost): total cost / length."""
     faults: int = 0
     """Trajectories that were begun anew because their environment failed."""
+    exploring_costs: np.ndarray | None = None
+    """(trajectory, cost): the same for the policy as it explores in training, which is the one that keeps limits."""
 
     def record(self) -> dict[str, Any]:
         """As a line of evaluations.jsonl; a horizon beyond the longest allowed trajectory is null."""
@@ -30,7 +35,14 @@ class Evaluation:
             for horizon in sorted({*HORIZONS, *self.returns})
         }
         costs = self.average_costs.tolist() if self.average_costs.size else None
-        return {**returns, "lengths": self.lengths.tolist(), "average_costs": costs, "faults": self.faults}
+        exploring = None if self.exploring_costs is None else self.exploring_costs.tolist()
+        return {
+            **returns,
+            "lengths": self.lengths.tolist(),
+            "average_costs": costs,
+            "exploring_costs": exploring,
+            "faults": self.faults,
+        }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Evaluation":
@@ -44,29 +56,44 @@ class Evaluation:
                 returns[int(horizon[1])] = _numbers(values, name, 1)
         if not returns:
             raise ValueError("it has no returns")
-        lengths, costs = record.get("lengths"), record.get("average_costs")
+        lengths, costs, exploring = (record.get(name) for name in ("lengths", "average_costs", "exploring_costs"))
         trajectories = len(next(iter(returns.values())))
         return cls(
             returns,
-            np.zeros(0, np.int64) if lengths is None else _numbers(lengths, "lengths", 1),
+            np.zeros(0, np.int64) if lengths is None else _numbers(lengths, "lengths", 1).astype(np.int64),
             np.zeros((trajectories, 0)) if costs is None else _numbers(costs, "average_costs", 2),
-            int(record.get("faults") or 0),
+            _count(record.get("faults"), "faults"),
+            None if exploring is None else _numbers(exploring, "exploring_costs", 2),
         )
 
     def score(self, limits: Sequence[float] = (), slope: float = 1.0) -> list[float]:
         """What makes a policy best, in order: least cost above the limits, then the return at the longest horizon.
 
-        `slope` turns cost per step into the units of the limits: 1, or 1/(1−γ) for a limit on the discounted sum.
+        The cost is that of the policy as it explores, for which training keeps the limits, if that was evaluated. It is
+        above a limit only as far as it exceeds it by more than `TOLERATED` standard errors: the mean of a few
+        trajectories scatters. `slope` turns cost per step into the units of the limits: 1, or 1/(1−γ) for a limit on
+        the discounted sum.
         """
-        excess = np.maximum(slope * self.average_costs.mean(0) - np.asarray(limits, float), 0)
+        costs = slope * (self.average_costs if self.exploring_costs is None else self.exploring_costs)
+        error = costs.std(0) / np.sqrt(max(len(costs) - 1, 1))
+        excess = np.maximum(costs.mean(0) - np.asarray(limits, float) - TOLERATED * error, 0)
         return [-float(excess.sum()), float(self.returns[max(self.returns)].mean())]
 
 
 def _numbers(values: Any, name: str, dimensions: int) -> np.ndarray:
     try:
-        array = np.array(values, float)
-    except (TypeError, ValueError) as error:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
         raise ValueError(f"{name} is not a list of numbers") from error
-    if array.ndim != dimensions or not array.size or not (np.abs(array) < 1e300).all():
+    sound = array.dtype.kind in "iuf" and array.ndim == dimensions and array.size
+    if not (sound and (np.abs(array.astype(float)) < 1e300).all()):
         raise ValueError(f"{name} is not a list of numbers")
-    return array
+    return array.astype(float)
+
+
+def _count(value: Any, name: str) -> int:
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is not a count")
+    return value

@@ -8,6 +8,7 @@ from kemeny.envs.camera import make_camera
 from kemeny.envs.pool import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.acting import Policy
+from kemeny.naming import name_of
 
 
 def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: int) -> int:
@@ -24,6 +25,10 @@ def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: in
         one = np.arange(1)
         observation = camera.pool.reset(one)
         picture = camera.picture()
+        if picture.ndim != 3 or picture.shape[2] != 3:
+            raise UserError(
+                f"{name_of(env)} cannot be filmed: its pictures have shape {picture.shape}, not height × width × 3."
+            )
         height, width = picture.shape[:2]
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=camera.fps, macro_block_size=2)

@@ -5,6 +5,9 @@ from typing import Annotated
 
 from kemeny.ranges import AtLeast
 
+RESET_COST = 100.0
+"""What a fall costs where nothing else is said (§6.2)."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -12,8 +15,9 @@ class Task:
 
     episodic: bool = False
     """End an episode at a fall or at the environment's time limit, instead of restarting at a cost and going on."""
-    reset_cost: Annotated[float, AtLeast(0)] = 100.0
-    """Subtracted from the reward of a step that ends in a fall, on a continuing task."""
+    reset_cost: Annotated[float | None, AtLeast(0)] = None
+    """Subtracted from the reward of a step that ends in a fall, on a continuing task [100 for a fall, nothing for a
+    goal, which is an end whose reward is far above the usual ones]."""
     cut: Annotated[int, AtLeast(2)] = 1_000
     """Steps after which a continuing trajectory is cut, bootstrapped and restarted from a start state."""
 

@@ -44,4 +44,4 @@ class Source(Protocol):
 
 def numpy_policy(state: State, spec: Spec) -> Policy:
     """The policy of a state in NumPy; waits until JAX has computed it."""
-    return Policy(acting_arrays(state, spec), state.policy.network.description)
+    return Policy(acting_arrays(state, spec), state.policy.network.description, spec.spaces)

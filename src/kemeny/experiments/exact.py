@@ -26,11 +26,15 @@ def report_model(mdp: MDP, output: pathlib.Path, limit: float | None = None, sha
     """
     if not 0 < share <= 1:
         raise UserError(f"The share must be above 0 and at most 1, not {share:g}.")
+    if limit is not None:
+        mdp.signal("cost")  # a model without costs is refused before anything is computed
     console = rich.console.Console()
-    console.print(f"[bold]{mdp.name}[/bold]: {mdp.n_states:,} states, {mdp.n_actions} actions")
+    console.print(f"[bold]{mdp.name}[/bold]: {counted(mdp.n_states, 'state')}, {counted(mdp.n_actions, 'action')}")
     best = solve_unichain(mdp)
     if best is None:
         report_multichain(mdp, console)
+        if limit is not None:
+            report_limit_of_multichain(mdp, limit, console)
         return
     report_policies(mdp, best.policy, console)
     report_best(mdp, best, console)
@@ -116,6 +120,11 @@ def attempt(quantity: Callable[[Chain], Any], chain: Chain) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """1 state, 2 states."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def number(value: float) -> str:
     """A number with ten digits."""
     return f"{value:.10g}"
@@ -123,7 +132,7 @@ def number(value: float) -> str:
 
 def report_best(mdp: MDP, best: solve.Solution, console: rich.console.Console) -> None:
     """The best policy and its gain."""
-    console.print(f"Best gain {best.gain:.12g}, by {best.method} in {best.iterations} iterations.")
+    console.print(f"Best gain {best.gain:.12g}, by {best.method} in {counted(best.iterations, 'iteration')}.")
     if mdp.n_states <= 400:
         console.print("Best policy, the action in each state:", " ".join(map(str, best.policy)), soft_wrap=True)
     else:
@@ -142,6 +151,14 @@ def report_limit(mdp: MDP, limit: float, console: rich.console.Console) -> None:
         f"With average cost ≤ {limit:g}: best gain {found.gain:.12g} at cost {found.cost:.12g}. The gain grows by "
         f"{found.price:.6g} per unit of the limit. The policy is random in {where}."
     )
+
+
+def report_limit_of_multichain(mdp: MDP, limit: float, console: rich.console.Console) -> None:
+    """The same, if the best policy under the limit does not depend on the start state; otherwise an error says why."""
+    try:
+        report_limit(mdp, limit, console)
+    except UserError as problem:
+        raise UserError(f"The limit {limit:g} was not applied to this model: {problem}") from problem
 
 
 def report_bounds(mdp: MDP, old: np.ndarray, new: np.ndarray, share: float, console: rich.console.Console) -> None:

@@ -1,7 +1,10 @@
 """Learning curves, seeds aggregated."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +16,7 @@ from kemeny.experience.evaluation import Evaluation
 from kemeny.learning.settings import Clipping
 from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.runs.directory import Run
-from kemeny.runs.settings import DEFAULT_GAMMA
+from kemeny.runs.settings import DEFAULT_GAMMA, from_flat
 
 SAME_CURVE = {
     "seed", "threads", "workers", "step_timeout", "restart_faulty", "max_skipped",
@@ -27,45 +30,35 @@ ONLY_WITH = {
     "clip": {field.name for field in dataclasses.fields(Clipping)},
 }
 """Settings that only one kind of policy step uses."""
+LIMIT = "limit"
+"""What the legend calls a limit's line."""
+MOST_POINTS = 200
+"""Of a curve with a point per iteration, which would be noise upon noise: longer ones are averaged piece by piece."""
+STYLES = ("-", "--", "-.")
+"""Of curves that differ only in their length, the first, the second and the third; dots are for limits."""
 
 
 def learning_curves(paths: Sequence[Path], output: Path) -> None:
-    """Draw return (and average cost) against steps: each seed, their mean, a band of one standard deviation.
+    """Draw return, ρ̂ and average cost against steps: each seed, their mean, a band of one standard deviation.
 
-    One column per environment, one row per horizon and per cost. Runs that differ only in their seed are one curve;
-    curves that differ only in their length have one colour, as has each algorithm in all the columns.
+    One column per environment, one row per horizon, for ρ̂ and per cost. Runs that differ only in their seed are one
+    curve; curves that differ only in their length have one colour, as has each algorithm in all the columns. Limits are
+    dotted.
     """
     runs = [Run.open(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
-    evaluated = [run for run in runs if run.evaluations]
-    if not evaluated:
-        raise UserError("None of these runs has been evaluated yet: there is nothing to draw.")
-    environments = sorted({run.config["env"] for run in evaluated})
-    quantities = _quantities(evaluated)
-    columns = [_curves([run for run in evaluated if run.config["env"] == name]) for name in environments]
+    quantities = _quantities(runs)
+    if not quantities:
+        raise UserError("None of these runs has finished an iteration yet: there is nothing to draw.")
+    runs = [run for run in runs if any(quantity.of(run) for quantity in quantities)]
+    environments = sorted({run.config["env"] for run in runs})
+    columns = [_curves([run for run in runs if run.config["env"] == name]) for name in environments]
     kinds = list(dict.fromkeys(curve.kind for curves in columns for curve in curves))
     pyplot = _pyplot()
-    from matplotlib.ticker import EngFormatter
-
-    height = 0.6 + 3.2 * len(quantities) + 0.2 * max(map(len, columns))
-    figure, axes = pyplot.subplots(
-        len(quantities),
-        len(environments),
-        squeeze=False,
-        figsize=(1 + 5 * len(environments), height),
-        layout="constrained",
-    )
+    size = (1 + 5 * len(columns), 0.6 + 3.2 * len(quantities) + 0.2 * max(map(len, columns)))
+    figure, axes = pyplot.subplots(len(quantities), len(columns), squeeze=False, figsize=size, layout="constrained")
     try:
-        for column, (environment, curves) in enumerate(zip(environments, columns, strict=True)):
-            for row, quantity in enumerate(quantities):
-                axis = axes[row][column]
-                _draw(axis, curves, quantity, kinds)
-                axis.set(title=environment if row == 0 else None, ylabel=quantity.label if column == 0 else None)
-                axis.grid(alpha=0.25)
-                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-            lowest = axes[-1][column]
-            lowest.set_xlabel("agent–environment interactions")
-            handles = axes[0][column].get_legend_handles_labels()
-            lowest.legend(*handles, frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
+        for column, environment, curves in zip(axes.T, environments, columns, strict=True):
+            _draw_column(column, environment, curves, quantities, kinds)
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, dpi=130)
     except (OSError, ValueError) as error:
@@ -87,31 +80,65 @@ class _Quantity(NamedTuple):
     """One row of the picture."""
 
     label: str
-    horizon: int | None = None
-    """Of a return,"""
-    cost: int | None = None
-    """or which of the costs."""
-
-    def of(self, evaluation: Evaluation) -> float | None:
-        """The mean over the trajectories, if the evaluation has it."""
-        if self.horizon is not None:
-            returns = evaluation.returns.get(self.horizon)
-            return None if returns is None else float(returns.mean())
-        averages = evaluation.average_costs.mean(0)
-        return float(averages[self.cost]) if self.cost is not None and self.cost < len(averages) else None
+    of: Callable[[Run], dict[int, float]]
+    """What a run has of it, by steps of training."""
+    cost: str | None = None
+    """The cost that it is, for its limit."""
 
 
 def _quantities(runs: list[Run]) -> list[_Quantity]:
-    """What can be drawn: the return at each horizon, then each cost."""
+    """What can be drawn of any of the runs: the return at each horizon, ρ̂, each cost."""
     horizons = {horizon for run in runs for _, evaluation in _evaluations(run) for horizon in evaluation.returns}
-    returns = [_Quantity(f"return, at most {horizon:,} steps", horizon=horizon) for horizon in sorted(horizons)]
-    costs = max((run.config["settings"]["cost"] for run in runs), key=len)
-    return returns + [_Quantity(f"{cost} per step", cost=i) for i, cost in enumerate(costs)]
+    costs = dict.fromkeys(cost for run in runs for cost in run.config["settings"]["cost"])
+    everything = [
+        *(_Quantity(f"return, at most {h:,} steps", partial(_returns, h)) for h in sorted(horizons)),
+        _Quantity("ρ̂, reward per step in training", _rates),
+        *(
+            _Quantity(f"{cost} per step, {manner}", partial(_costs, cost, field), cost)
+            for cost in costs
+            for field, manner in (("average_costs", "mean action"), ("exploring_costs", "with exploration"))
+        ),
+    ]
+    return [quantity for quantity in everything if any(quantity.of(run) for run in runs)]
 
 
 def _evaluations(run: Run) -> list[tuple[int, Evaluation]]:
     """Each evaluation, with the steps of training before it."""
     return [(record["steps"], Evaluation.from_record(record)) for record in run.evaluations]
+
+
+def _returns(horizon: int, run: Run) -> dict[int, float]:
+    """The mean over the trajectories of each evaluation."""
+    found = ((steps, evaluation.returns.get(horizon)) for steps, evaluation in _evaluations(run))
+    return {steps: float(returns.mean()) for steps, returns in found if returns is not None}
+
+
+def _costs(cost: str, field: str, run: Run) -> dict[int, float]:
+    """The mean over the trajectories of each evaluation; nothing if the run does not have this cost."""
+    names = run.config["settings"]["cost"]
+    place = names.index(cost) if cost in names else len(names)
+    found = ((steps, getattr(evaluation, field)) for steps, evaluation in _evaluations(run))
+    return {
+        steps: float(costs[:, place].mean()) for steps, costs in found if costs is not None and place < costs.shape[1]
+    }
+
+
+def _rates(run: Run) -> dict[int, float]:
+    """ρ̂ of each iteration; if there are many, the mean of each few in a row."""
+    found = ((record["steps"], record.get("rate")) for record in run.metrics)
+    rates = [(steps, rate) for steps, rate in found if isinstance(rate, int | float)]
+    # The length that was asked for, so that the pieces are the same for all seeds, however far they have come.
+    settings = run.config["settings"]
+    together = math.ceil(settings["steps"] / settings["batch_size"] / MOST_POINTS)
+    pieces = [rates[first : first + together] for first in range(0, len(rates), together)]
+    return {piece[-1][0]: float(np.mean([rate for _, rate in piece])) for piece in pieces}
+
+
+def _limit(run: Run, cost: str) -> float | None:
+    """The limit of a cost per step; one on a discounted sum is divided by 1/(1−γ)."""
+    settings = from_flat(run.config["settings"])
+    limits = dict(zip(run.config["settings"]["cost"], settings.limit, strict=False))
+    return limits[cost] / settings.criterion.slope if cost in limits else None
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +151,8 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
     }
     unused = set() if settings["cost"] else {"cost_gae_lambda"}
     unused = unused.union(*(names for step, names in ONLY_WITH.items() if step != settings["step"]))
-    return {**meant, **{name: value for name, value in settings.items() if name not in unused and value is not None}}
+    filled = {name: meant.get(name) if value is None else value for name, value in settings.items()}
+    return {name: value for name, value in filled.items() if name not in unused}
 
 
 def _word(name: str, value: Any) -> str:
@@ -143,17 +171,23 @@ class _Curve(NamedTuple):
     """The same but for the length of the run: one kind has one colour, whatever the environment."""
     runs: list[Run]
 
+    @property
+    def label(self) -> str:
+        """The entry in the legend."""
+        return f"{self.name} ({len(self.runs)} seed{'s' if len(self.runs) > 1 else ''})"
+
 
 def _curves(runs: list[Run]) -> list[_Curve]:
     """The curves of one environment, in the order in which their runs were given."""
     everything = [_named(run.config["settings"]) for run in runs]
     names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
-    distinguishing = [name for name in names if len({str(settings.get(name)) for settings in everything}) > 1]
+    # Runs that do not use a setting are told apart by what makes them not use it.
+    distinguishing = [name for name in names if len({str(used[name]) for used in everything if name in used}) > 1]
     curves: dict[str, _Curve] = {}
     for run, settings in zip(runs, everything, strict=True):
         gamma = settings["gamma"]
         words = [settings["algorithm"].upper() + (f" γ = {gamma:g}" if gamma is not None else "")]
-        words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=True)]
+        words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=False)]
         shown = {name: settings.get(name) for name in distinguishing}
         shown = {name: _word(name, value) for name, value in shown.items() if value is not None and value is not False}
         name = ", ".join([*words, *shown.values()])
@@ -162,31 +196,74 @@ def _curves(runs: list[Run]) -> list[_Curve]:
     return list(curves.values())
 
 
-def _draw(axis: Any, curves: list[_Curve], quantity: _Quantity, kinds: list[str]) -> None:
-    drawn: set[str] = set()
-    for name, kind, runs in curves:
-        steps, values = _series(runs, quantity)
-        if not steps.size:
+def _draw_column(
+    column: Sequence[Any], environment: str, curves: list[_Curve], quantities: list[_Quantity], kinds: list[str]
+) -> None:
+    """The panels of one environment, and under them their legend; there is no panel where there is nothing to draw."""
+    from matplotlib.ticker import EngFormatter
+
+    there = [any(quantity.of(run) for curve in curves for run in curve.runs) for quantity in quantities]
+    lowest = max(row for row, is_there in enumerate(there) if is_there)
+    entries: dict[str, Any] = {}
+    for axis, quantity, is_there in zip(column, quantities, there, strict=True):
+        if not is_there:
+            axis.axis("off")
             continue
-        mean = values.mean(0)
-        label = f"{name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-        marker = "o" if len(steps) < 2 else None
-        color, style = f"C{kinds.index(kind) % 10}", "--" if kind in drawn else "-"
-        drawn.add(kind)
-        axis.plot(steps, mean, style, label=label, color=color, marker=marker)
-        if len(runs) > 1:
-            deviation = values.std(0)
+        _draw(axis, curves, quantity, kinds)
+        axis.set_ylabel(quantity.label)
+        axis.grid(alpha=0.25)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        handles, labels = axis.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    labels = sorted(entries, key=[*(curve.label for curve in curves), LIMIT].index)
+    column[there.index(True)].set_title(environment)
+    column[lowest].set_xlabel("agent–environment interactions")
+    is_free = lowest + 1 < len(column)
+    column[lowest + is_free].legend(
+        [entries[label] for label in labels],
+        labels,
+        frameon=False,
+        fontsize="small",
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0 if is_free else -0.15),
+    )
+
+
+def _draw(axis: Any, curves: list[_Curve], quantity: _Quantity, kinds: list[str]) -> None:
+    """One panel: every curve of an environment that has this quantity."""
+    before: Counter[str] = Counter()
+    for curve in curves:
+        color, style = _color(curve, kinds), STYLES[before[curve.kind] % len(STYLES)]
+        before[curve.kind] += 1
+        tables = [table for run in curve.runs if (table := quantity.of(run))]
+        if not tables:
+            continue
+        look = {"color": color, "linestyle": style, "marker": "o" if max(map(len, tables)) < 2 else None}
+        steps, values = _shared(tables)
+        mean, deviation = values.mean(0), values.std(0)
+        axis.plot(steps, mean, label=curve.label, **look)
+        if len(tables) > 1:
             axis.fill_between(steps, mean - deviation, mean + deviation, alpha=0.15, color=color, lw=0)
-            axis.plot(steps, values.T, style, color=color, lw=0.6, alpha=0.6, marker=marker)
-        if quantity.cost is not None:
-            axis.axhline(runs[0].config["settings"]["limit"][quantity.cost], color="black", lw=0.8, ls="--")
+            for table in tables:
+                axis.plot(table.keys(), table.values(), lw=0.6, alpha=0.6, **look)
+    if quantity.cost is not None:
+        _draw_limits(axis, curves, quantity.cost, kinds)
 
 
-def _series(runs: list[Run], quantity: _Quantity) -> tuple[np.ndarray, np.ndarray]:
-    """Steps at which every run was evaluated, and the mean over trajectories, one row per run."""
-    tables = [
-        {steps: value for steps, evaluation in _evaluations(run) if (value := quantity.of(evaluation)) is not None}
-        for run in runs
-    ]
-    shared = sorted(set.intersection(*(set(table) for table in tables)))
-    return np.array(shared), np.array([[table[step] for step in shared] for table in tables])
+def _draw_limits(axis: Any, curves: list[_Curve], cost: str, kinds: list[str]) -> None:
+    """A dotted line per limit: of the colour of its curve if there are different limits, otherwise black."""
+    limits = [(limit, _color(curve, kinds)) for curve in curves if (limit := _limit(curve.runs[0], cost)) is not None]
+    is_one = len({limit for limit, _ in limits}) == 1
+    for limit, color in limits[:1] if is_one else limits:
+        axis.axhline(limit, color="black" if is_one else color, lw=1.2, ls=":")
+    axis.plot([], [], color="black", lw=1.2, ls=":", label=LIMIT)
+
+
+def _color(curve: _Curve, kinds: list[str]) -> str:
+    return f"C{kinds.index(curve.kind) % 10}"
+
+
+def _shared(tables: list[dict[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """The steps for which every seed has a value, and the values, one row per seed."""
+    steps = sorted(set.intersection(*map(set, tables)))
+    return np.array(steps), np.array([[table[step] for step in steps] for table in tables])

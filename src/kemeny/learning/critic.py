@@ -1,5 +1,6 @@
 """Critics refitted to their targets after each batch."""
 
+import dataclasses
 import functools
 
 import jax
@@ -20,7 +21,7 @@ def annealed(step_size: float, iteration: Int[Array, ""], iterations: int | Int[
     """
     with jax.enable_x64(True):
         share = jnp.asarray(iteration, jnp.float64) / jnp.asarray(iterations, jnp.float64)
-        return (step_size * (1 - share)).astype(jnp.float32)
+        return jnp.maximum(step_size * (1 - share), 0.0).astype(jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -40,24 +41,27 @@ def refit(
     and moments are the old ones.
     """
     adam = optax.scale_by_adam()
+    goal = (target - critic.mean) / critic.unit
     share = weight * (len(weight) / jnp.sum(weight))  # of mean 1 over the batch, so that a minibatch's mean is unbiased
 
-    def loss(critic, x, target, share):
-        weight_norm = sum(jnp.sum(w**2) for w in critic.network.weights)
-        return jnp.mean(share * (critic(x) - target) ** 2) + fit.critic_l2 * weight_norm
+    def loss(network, x, goal, share):
+        weight_norm = sum(jnp.sum(w**2) for w in network.weights)
+        return jnp.mean(share * (network(x)[..., 0] - goal) ** 2) + fit.critic_l2 * weight_norm
 
     def descend(carry, part):
-        critic, optimizer = carry
-        value, gradient = jax.value_and_grad(loss)(critic, *part)
+        network, optimizer = carry
+        value, gradient = jax.value_and_grad(loss)(network, *part)
         change, optimizer = adam.update(gradient, optimizer)
-        critic = jax.tree.map(lambda parameter, d: parameter - step_size * d, critic, change)
-        return (critic, optimizer), value
+        network = jax.tree.map(lambda parameter, d: parameter - step_size * d, network, change)
+        return (network, optimizer), value
 
     def go_over(carry, key):
-        return jax.lax.scan(descend, carry, minibatches(key, (x, target, share), fit.critic_minibatch))
+        return jax.lax.scan(descend, carry, minibatches(key, (x, goal, share), fit.critic_minibatch))
 
-    (fitted, moved), losses = jax.lax.scan(go_over, (critic, optimizer), jax.random.split(key, fit.critic_epochs))
-    flat, _ = ravel_pytree((fitted, moved))
+    start = (critic.network, optimizer)
+    fitted, losses = jax.lax.scan(go_over, start, jax.random.split(key, fit.critic_epochs))
+    flat, _ = ravel_pytree(fitted)
     broken = ~jnp.isfinite(flat).all()
-    keep = functools.partial(jax.tree.map, lambda old, new: jnp.where(broken, old, new))
-    return keep(critic, fitted), keep(optimizer, moved), losses[-1].mean(), broken
+    network, moments = jax.tree.map(lambda old, new: jnp.where(broken, old, new), start, fitted)
+    loss_of_last_pass = critic.unit**2 * losses[-1].mean()
+    return dataclasses.replace(critic, network=network), moments, loss_of_last_pass, broken

@@ -26,7 +26,8 @@ class Estimate(NamedTuple):
 
 def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples, tuple[Estimate, ...]]:
     """Advantages and critic targets of each sample, ρ̂ and J of each signal (Algorithm 2, lines 4 to 8)."""
-    normalize, criterion = state.normalizer, learner.criterion
+    criterion = learner.criterion
+    normalize = state.normalizer
     x, next_x, start_x = map(normalize, (rollout.observation, rollout.next_observation, rollout.start_observation))
     trace = jnp.where(jnp.logical_or(rollout.terminal, rollout.cut), 0.0, 1.0)
     advantages, targets, estimates = [], [], []

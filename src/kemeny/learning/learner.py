@@ -67,7 +67,7 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
     return State(
         policy=policy,
         critics=critics,
-        optimizers=tuple(optax.scale_by_adam().init(eqx.filter(critic, eqx.is_array)) for critic in critics),
+        optimizers=tuple(optax.scale_by_adam().init(eqx.filter(critic.network, eqx.is_array)) for critic in critics),
         step=learner.step.init(policy),
         normalizer=Normalizer.init(spec.observation.size, learner.networks.observation_clip),
         key=key,

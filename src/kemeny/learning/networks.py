@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning.settings import Activation, Networks
 from kemeny.spec import Continuous, Discrete, Spec
@@ -133,13 +133,20 @@ PolicyNetwork = GaussianPolicy | CategoricalPolicy
 
 
 class Critic(eqx.Module):
-    """v(s), the bias of one signal under the average criterion, its discounted value otherwise."""
+    """v(s) = mean + unit · network(s): the bias of one signal under the average criterion, else its discounted value.
+
+    The unit and the mean make learning the same whatever the scale and offset of the signal. They are settled by the
+    first batch that shows what the signal is like (`first_batch.py`).
+    """
 
     network: Perceptron
+    mean: Float[Array, ""]
+    unit: Float[Array, ""]
+    settled: Bool[Array, ""]
 
     def __call__(self, x: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The value of each (normalised) state."""
-        return self.network(x)[..., 0]
+        return self.mean + self.unit * self.network(x)[..., 0]
 
 
 def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNetwork:
@@ -156,4 +163,5 @@ def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNet
 
 def build_critic(networks: Networks, spec: Spec, key: PRNGKeyArray) -> Critic:
     """An untrained critic of one signal."""
-    return Critic(Perceptron.init(networks, key, spec.observation.size, 1, CRITIC_HEAD_GAIN))
+    network = Perceptron.init(networks, key, spec.observation.size, 1, CRITIC_HEAD_GAIN)
+    return Critic(network, mean=jnp.zeros(()), unit=jnp.ones(()), settled=jnp.array(False))

@@ -6,6 +6,7 @@ deviation before being fed to any network").
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -33,13 +34,24 @@ class Normalizer(eqx.Module):
         """Scale and clip."""
         return jnp.clip((observation - self.mean) * self.scale, -self.clip, self.clip)
 
+    def filled(self, batch: Float[Array, "sample obs"]) -> "Normalizer":
+        """Before the first batch has been counted, its statistics; afterwards these.
+
+        A policy must not step under one normaliser and act under another: that would leave the trust region.
+        """
+        first = self.update(batch)
+        return jax.tree.map(lambda mine, other: jnp.where(self.count == 0, other, mine), self, first)
+
     def update(self, batch: Float[Array, "sample obs"]) -> "Normalizer":
         """Statistics of everything seen so far and the batch together (Chan et al.'s pairwise merge)."""
         share = batch.shape[0] / (self.count + batch.shape[0])
         shift = batch.mean(0) - self.mean
         variance = (1 - share) * self.variance + share * batch.var(0) + share * (1 - share) * shift**2
+        mean = self.mean + share * shift
+        sound = jnp.isfinite(mean) & jnp.isfinite(variance)  # else a component keeps its statistics
+        mean, variance = jnp.where(sound, mean, self.mean), jnp.where(sound, variance, self.variance)
         return Normalizer(
-            mean=self.mean + share * shift,
+            mean=mean,
             variance=variance,
             scale=1 / jnp.sqrt(jnp.maximum(variance, SMALLEST_VARIANCE)),
             clip=self.clip,

@@ -28,7 +28,7 @@ class Networks:
 class TrustRegion:
     """How far, and how carefully, one policy step goes (§5.2)."""
 
-    delta: Annotated[float, AtLeast(0)] = 0.02
+    delta: Annotated[float, Above(0)] = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch. The clipped step
     stops where it is exceeded."""
     damping: Annotated[float, AtLeast(0)] = 0.01

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning.critic import annealed, refit
 from kemeny.learning.estimates import Estimate, estimate
+from kemeny.learning.first_batch import prepare
 from kemeny.learning.learner import Learner, State
 from kemeny.learning.samples import Samples
 from kemeny.learning.steps.protocol import Limits, Outcome, Report
@@ -73,7 +74,7 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
     improved, samples, work, metrics = _improve(learner, state, rollout)
     fits = [
         refit(learner.critic, critic, optimizer, samples.x, target, samples.weight, work.step_size, work.key)
-        for critic, optimizer, target in zip(state.critics, state.optimizers, samples.target, strict=True)
+        for critic, optimizer, target in zip(improved.critics, state.optimizers, samples.target, strict=True)
     ]
     critics, optimizers, losses, broken = zip(*fits, strict=True)
     improved = dataclasses.replace(improved, critics=critics, optimizers=optimizers)
@@ -90,6 +91,8 @@ class _CriticWork(NamedTuple):
 @jax.jit
 def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Samples, _CriticWork, Metrics]:
     """Everything but the critics (lines 4 to 8 and 10)."""
+    seen = state.normalizer.update(flatten(rollout.observation))
+    state = prepare(learner, state, rollout)
     samples, estimates = estimate(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
     key, critic_key = jax.random.split(state.key)
@@ -116,7 +119,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         state,
         policy=policy,
         step=step,
-        normalizer=state.normalizer.update(flatten(rollout.observation)),
+        normalizer=seen,
         key=key,
         iteration=state.iteration + 1,
         skipped_in_a_row=skipped,

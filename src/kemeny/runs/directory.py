@@ -13,6 +13,8 @@
 import contextlib
 import dataclasses
 import fcntl
+import functools
+import hashlib
 import json
 import os
 import shutil
@@ -20,18 +22,34 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kemeny.errors import RunError, UserError
+from kemeny.errors import Damaged, RunError, UserError
 from kemeny.experience.acting import Policy
 from kemeny.experience.evaluation import Evaluation
 from kemeny.runs import checkpoint
-from kemeny.runs.disk import Disk
+from kemeny.runs import disk as files
+from kemeny.runs.checkpoint import CONFIG
+from kemeny.runs.disk import Disk, reason
 from kemeny.runs.load import load_policy
-from kemeny.runs.logs import EVALUATIONS, METRICS, plain
-from kemeny.runs.settings import Settings, from_flat, to_flat, with_new_names
+from kemeny.runs.logs import EVALUATIONS, LOGS, METRICS
+from kemeny.runs.settings import cost_names, from_flat, to_flat, with_new_names
 
-CONFIG, LOCK = "config.json", "lock"
-LARGEST_CONFIG = 1024**2
-"""Bytes."""
+LOCK = "lock"
+LARGEST_CONFIG, LARGEST_LOG, LONGEST_LINE = 1024**2, 4 * 1024**3, 16 * 1024**2
+"""Bytes. A run that logs 600 an iteration needs 35 billion steps of the default batch to fill a log."""
+DECIDES_THE_NUMBERS = ("env", "env_is_id", "settings", "cores")
+"""What of config.json must not change between two parts of a run."""
+
+_locks: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _drop_locks() -> None:
+    while _locks:
+        os.close(_locks.pop())
+
+
+# A process that an environment forks has the lock's descriptor, too; if it lived longer, it would keep the run locked.
+os.register_at_fork(after_in_child=_drop_locks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,15 +64,13 @@ class Run:
     def open(cls, path: str | Path) -> "Run":
         """An existing run."""
         path = Path(path)
-        if not (path / CONFIG).is_file():
-            reason = "it has no config.json" if path.exists() else "there is no such directory"
-            raise UserError(f"{path} is not a run directory: {reason}.")
+        checkpoint.refuse_no_run(path)
         return cls(path)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], disk: Disk | None = None) -> "Run":
         """A new run; an existing path is never written into."""
-        if path.exists():
+        if os.path.lexists(path):
             raise UserError(f"{path} exists already; choose another --out, or go on with: kemeny resume {path}")
         # Made aside and renamed, so that a run that is killed right here leaves no directory without configuration.
         aside = path.parent / f".{path.name}.{os.getpid()}"
@@ -62,7 +78,7 @@ class Run:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)  # in a container every process may have the same number
             aside.mkdir()
-            (aside / checkpoint.FOLDER).mkdir()
+            checkpoint.prepare(aside)
             disk = Disk() if disk is None else disk
             disk.write(aside / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
             disk.rename(aside, path)
@@ -73,23 +89,92 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training here; the system lifts the lock when this one ends, however it ends."""
+        """Keep other processes from training here; the system lifts the lock when this one ends, however it ends.
+
+        If the directory is moved or removed meanwhile, a `RunError` says where it is.
+        """
         try:
-            file = (self.path / LOCK).open("a+")
+            lock = files.create(self.path / LOCK, os.O_RDWR)
         except OSError as error:
-            raise RunError(f"The run directory {self.path} cannot be written: {error.strerror}.") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read(100).strip() or "another one"
-                raise UserError(f"{self.path} is in use by process {holder}: it is being trained.") from None
-            with contextlib.suppress(OSError):  # who holds it is for the message alone
-                file.truncate(0)
-                file.write(f"{os.getpid()}\n")
-                file.flush()
+            raise RunError(f"The run directory {self.path} cannot be written: {reason(error)}.") from error
+        _locks.add(lock)
+        try:
+            self._take(lock)
+            _ = self.config_sum  # of the file as it is now, whatever becomes of it
+            with self._watched():
+                yield
+        finally:
+            if lock in _locks:  # else this is a forked process, which has closed it
+                _locks.remove(lock)
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 100).decode(errors="replace").strip()
+            holder = f"process {holder}" if holder.isdecimal() else "another process"
+            raise UserError(f"{self.path} is in use by {holder}: it is being trained.") from None
+        except OSError as error:
+            raise RunError(f"The run directory {self.path} cannot be locked: {error.strerror}.") from error
+        with contextlib.suppress(OSError):  # who holds it is for the message alone
+            os.ftruncate(lock, 0)
+            os.write(lock, f"{os.getpid()}\n".encode())
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Notice when the directory is no longer where it was, before a checkpoint is written or at the end."""
+        try:
+            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # while it is open, no other gets its number
+        except OSError as error:
+            raise RunError(f"The run directory {self.path} cannot be read: {error.strerror}.") from error
+        try:
             yield
+            about = os.fstat(directory)
+            same = files.identity(self.path) == (about.st_dev, about.st_ino)
+            if not (same and os.path.exists(self.path / CONFIG)):
+                raise checkpoint.Moved(f"{self.path} was moved or removed while the run was in progress.")
+        except checkpoint.Moved as error:
+            raise checkpoint.Moved(f"{error} {_whereabouts(self.path, directory)}") from None
+        finally:
+            os.close(directory)
+
+    def to_resume(self, report: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+        """The checkpoint to go on from; None if the run never had one. Damaged ones are reported.
+
+        A `RunError` says why it cannot go on: checkpoints that are lost or out of sight, or other settings.
+        """
+        folder = self.path / checkpoint.FOLDER
+        checkpoint.refuse_link(self.path)
+        if checkpoint.any_in(self.path):
+            saved = checkpoint.latest(self.path, report)
+            if saved.facts.get("config_sum", self.config_sum) != self.config_sum:
+                raise Damaged(
+                    f"{self.path / CONFIG} has other settings than when {saved.path} was written: it was changed or is "
+                    "damaged. Put it back as it was; for other settings, train a new run."
+                )
+            return saved
+        logs = [path for path in (self.path / name for name in LOGS) if os.path.exists(path) and os.path.getsize(path)]
+        if logs and not checkpoint.none_yet(self.path):
+            raise RunError(
+                f"{self.path} has logs, but no checkpoint can be seen: {folder} was emptied or removed, or its disk is "
+                "not mounted. Nothing was changed. Bring the checkpoints back; or, to lose what was logged and begin "
+                f"again, remove {' and '.join(map(str, logs))}."
+            )
+        if not os.path.lexists(folder):
+            try:
+                checkpoint.prepare(self.path)
+            except OSError as error:
+                raise RunError(f"The run directory {self.path} cannot be written: {reason(error)}.") from error
+        return None
+
+    @functools.cached_property
+    def config_sum(self) -> str:
+        """A checksum of what in config.json decides the numbers of a run, as it was when first asked for."""
+        config = self._parsed_config()
+        decides = {name: config.get(name) for name in DECIDES_THE_NUMBERS}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -99,7 +184,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One dictionary per iteration."""
-        return self._kept(METRICS, lambda: self._read_lines(METRICS))
+        return self._kept(METRICS, self._read_metrics)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -122,12 +207,13 @@ class Run:
             self._read[name] = (looks, read())
         return self._read[name][1]
 
-    def _read_config(self) -> dict[str, Any]:
+    def _parsed_config(self) -> dict[str, Any]:
+        """As it is in the file."""
         path = self.path / CONFIG
         try:
-            config = json.loads(checkpoint.read(path, LARGEST_CONFIG))
+            config = json.loads(files.read(path, LARGEST_CONFIG))
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} cannot be read: {error}.") from error
+            raise UserError(f"{path} cannot be read: {reason(error)}.") from error
         sound = (
             isinstance(config, dict)
             and isinstance(config.get("settings"), dict)
@@ -136,12 +222,25 @@ class Run:
         )
         if not sound:
             raise UserError(f"{path} is not the configuration of a run.")
-        config["settings"] = {**plain(to_flat(Settings())), **with_new_names(config["settings"])}
-        try:
-            from_flat(config["settings"])
-        except UserError as error:
-            raise UserError(f"{path} is not the configuration of a run: {error}") from error
         return config
+
+    def _read_config(self) -> dict[str, Any]:
+        config = self._parsed_config()
+        try:
+            settings = from_flat(with_new_names(config["settings"]))
+        except UserError as error:
+            raise UserError(f"{self.path / CONFIG} is not the configuration of a run: {error}") from error
+        flat = {**to_flat(settings), "cost": cost_names(settings)}
+        lists = {name: list(value) for name, value in flat.items() if isinstance(value, tuple)}
+        return {**config, "settings": {**flat, **lists}}
+
+    def _read_metrics(self) -> list[dict[str, Any]]:
+        records = self._read_lines(METRICS)
+        limits = len(self.config["settings"]["limit"])
+        for number, record in enumerate(records, 1):
+            if not _is_whole(record, limits):
+                raise UserError(f"{self.path / METRICS} is damaged: line {number} does not say what an update did.")
+        return records
 
     def _read_evaluations(self) -> list[dict[str, Any]]:
         records = self._read_lines(EVALUATIONS)
@@ -153,11 +252,18 @@ class Run:
         return records
 
     def _read_lines(self, name: str) -> list[dict[str, Any]]:
-        path = self.path / name
+        path, records = self.path / name, []
         try:
-            lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-            records = [json.loads(line) for line in lines[:-1]]  # what follows the last newline is still being written
-        except (OSError, ValueError, RecursionError) as error:
+            with files.opened(path, LARGEST_LOG) as (file, _):
+                while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
+                    records.append(json.loads(line))
+            if len(line) == LONGEST_LINE:  # what follows the last newline is still being written, if it is no longer
+                raise ValueError(f"line {len(records) + 1} is longer than any that Kemeny writes")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: {error}.") from error
         for number, record in enumerate(records, 1):
             sound = isinstance(record, dict) and type(record.get("steps")) is int and 0 <= record["steps"] < 2**63
@@ -170,4 +276,25 @@ def _is_plain(value: Any, deepest: int = 2) -> bool:
     """Whether this is null, a number, or a list of such (one entry or one list per trajectory)."""
     if isinstance(value, list):
         return deepest > 0 and all(_is_plain(entry, deepest - 1) for entry in value)
-    return value is None or isinstance(value, int | float)
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def _is_whole(record: Mapping[str, Any], limits: int) -> bool:
+    """Whether a line of metrics has what a resumed run goes on from: the outcome and, with limits, costs and case."""
+    cost = record.get("cost")
+    limited = isinstance(cost, list) and len(cost) == limits and _is_plain(cost, 1) and type(record.get("case")) is int
+    return type(record.get("outcome")) is int and (limited or not limits)
+
+
+def _whereabouts(path: Path, directory: int) -> str:
+    """Where a run's directory is that is no longer at its path, and what to do."""
+    about = os.fstat(directory)
+    try:
+        now = Path(os.readlink(f"/proc/self/fd/{directory}"))
+    except OSError:  # not on Linux
+        return "Training has stopped. Its logs and earlier checkpoints are where it was moved to, if it still exists."
+    if files.identity(now) != (about.st_dev, about.st_ino):
+        return "Training has stopped, and what it wrote is gone, unless it was copied elsewhere before."
+    if not os.path.exists(now / CONFIG):
+        return f"Training has stopped. {now} is what is left of it; to resume it, put back its {CONFIG}."
+    return f"Training has stopped. It is at {now} now, with its checkpoints so far: go on with kemeny resume {now}"

@@ -1,13 +1,22 @@
-"""Every write of a run: announced to its observers, and flushed before it counts as done."""
+"""Every file of a run: read only if it is a regular file of bounded size, written only where no link leads elsewhere.
+
+Every write is announced to the observers of the run, and flushed before it counts as done.
+"""
 
 import contextlib
+import errno
+import io
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from kemeny.errors import RunError
 from kemeny.observers import NOBODY, Observer
+
+NOT_OWN = "it is a link, or not a regular file, and Kemeny writes only into regular files of the run itself"
 
 
 class Disk:
@@ -18,7 +27,7 @@ class Disk:
 
     def write(self, path: Path, content: bytes) -> None:
         """A new file, flushed."""
-        with self._announced("write", path, content), path.open("wb") as file:
+        with self._announced("write", path, content), open(create(path, os.O_WRONLY | os.O_EXCL), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -56,7 +65,7 @@ class Log:
     def __init__(self, path: Path, size: int, disk: Disk) -> None:
         self._path, self._disk = path, disk
         with self._named():
-            self._file = path.open("ab", buffering=0)
+            self._file = io.FileIO(create(path, os.O_WRONLY | os.O_APPEND), "ab")
             found = self._file.tell()
             if found < size:
                 self._file.close()
@@ -93,3 +102,57 @@ class Log:
                 f"{self._path} could not be written: {error.strerror}. The last checkpoint is intact; when the cause "
                 f"is mended, go on with: kemeny resume {self._path.parent}"
             ) from error
+
+
+def create(path: Path, flags: int) -> int:
+    """A descriptor of a file to write, which is made if there is none.
+
+    Never of a file elsewhere: in a run that a stranger made, a name may be a link, and so may be a second name of a
+    file (a hard link). Never of a pipe or a device either: `O_NONBLOCK` keeps it from waiting for a reader.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a pipe, a folder
+            raise OSError(errno.EINVAL, NOT_OWN, str(path)) from error
+        raise
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, NOT_OWN, str(path))
+    return descriptor
+
+
+@contextlib.contextmanager
+def opened(path: Path, largest: int) -> Iterator[tuple[BinaryIO, int]]:
+    """A file to read that is no larger than this, and its size; a `ValueError` says why not."""
+    # Neither a pipe (to be waited for) nor a device (without end) may stand in a file's place.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError(f"{path.name} is not a file")
+        if about.st_size > largest:
+            raise ValueError(f"{path.name} is larger than any that Kemeny writes")
+        yield file, about.st_size
+
+
+def read(path: Path, largest: int) -> bytes:
+    """The content of a file that is no larger than this; a `ValueError` says why not."""
+    with opened(path, largest) as (file, size):
+        return file.read(size)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another that has its name later; None if there is none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
+
+
+def reason(error: Exception) -> str:
+    """Why a file could not be read or written, in few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.path.basename(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

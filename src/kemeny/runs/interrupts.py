@@ -1,4 +1,4 @@
-"""How a run is asked to stop: by Ctrl-C, by SIGTERM, by a callback, or because it cannot go on."""
+"""How a run is asked to stop: by Ctrl-C, by SIGTERM or SIGHUP, by a callback, or because it cannot go on."""
 
 import signal
 import threading
@@ -17,13 +17,17 @@ class Interrupted(RunError):
 class Stop:
     """Whether a run shall stop after the iteration in progress, once it has written a checkpoint.
 
-    While it is entered, Ctrl-C and SIGTERM ask for that; a second one stops at once.
+    While it is entered, Ctrl-C, SIGTERM and SIGHUP (the terminal is closed) ask for that. A second Ctrl-C or SIGTERM
+    stops at once; a second SIGHUP does not, because both the shell and the system send one.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self.finished = False
+        """Because nothing is left to gain."""
         self.interrupted = False
-        """By Ctrl-C or SIGTERM."""
+        """By a signal."""
+        self._impatient = False
         self.error: BaseException | None = None
         """What to raise after the checkpoint."""
         self._before: dict[int, Callable[..., Any] | int | None] = {}
@@ -33,10 +37,15 @@ class Stop:
         self.asked = True
         self.error = self.error or error
 
+    def finish(self) -> None:
+        """Stop after this iteration, as at the end of the run."""
+        self.asked = self.finished = True
+
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._interrupt)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+                    self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -44,9 +53,11 @@ class Stop:
             signal.signal(number, handler)
 
     def _interrupt(self, number: int, frame: object) -> None:
-        del number, frame
-        if self.interrupted:
-            raise KeyboardInterrupt
+        del frame
+        if number != signal.SIGHUP:
+            if self._impatient:
+                raise KeyboardInterrupt
+            self._impatient = True
         self.interrupted = True
         self.ask()
 

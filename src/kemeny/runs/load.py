@@ -4,14 +4,22 @@ from pathlib import Path
 
 from kemeny.experience.acting import PERCEPTRON, Policy, check_policy
 from kemeny.runs import checkpoint
+from kemeny.spec import read_spaces
 
 
 def load_policy(run: str | Path, *, best: bool = False) -> Policy:
     """The policy of a run directory's newest sound checkpoint (or of a checkpoint); imports no JAX, runs no code.
 
-    With `best`, that of the run's best evaluation.
+    With `best`, that of the run's best evaluation. It takes observations as the environment gives them, and returns
+    actions as the environment takes them.
     """
-    saved = checkpoint.best(Path(run)) if best else checkpoint.latest(Path(run))
+    return policy_of(checkpoint.best(Path(run)) if best else checkpoint.latest(Path(run)))
+
+
+def policy_of(saved: checkpoint.Checkpoint) -> Policy:
+    """The policy of a checkpoint, or an error that says why it holds none."""
+    where = f"The checkpoint {saved.path}"
     network = saved.facts.get("network", PERCEPTRON)
-    check_policy(saved.arrays, network, f"The checkpoint {saved.path}")
-    return Policy(saved.arrays, network)
+    spaces = read_spaces(saved.facts["spaces"], where) if "spaces" in saved.facts else None
+    check_policy(saved.arrays, network, spaces, where)
+    return Policy(saved.arrays, network, spaces)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kemeny.errors import RunError
 from kemeny.runs.disk import Disk, Log
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
@@ -65,8 +68,8 @@ class _TensorBoard:
         self._Event: Any = vars(event_pb2)["Event"]
         self._Summary: Any = vars(summary_pb2)["Summary"]
         session = vars(event_pb2)["SessionLog"]
-        # TensorBoard reads files in the order of their names. Its own writer is a thread that fails out of sight.
-        self._file = disk.open_log(run / f"events.out.tfevents.{time.time():.6f}", 0)
+        # TensorBoard's own writer is a thread that fails out of sight.
+        self._file = disk.open_log(run / _next_events(run), 0)
         self._writer = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
         self._add(step=steps + 1, session_log=session(status=session.START))
@@ -84,6 +87,19 @@ class _TensorBoard:
 
     def _add(self, **event: Any) -> None:
         self._writer.write(self._Event(wall_time=time.time(), **event).SerializeToString())
+
+
+def _next_events(run: Path) -> str:
+    """The name of a session's events: TensorBoard reads files in the order of their names, so this is the last.
+
+    Sessions are counted. Older versions of Kemeny wrote the time in seconds there, which may have gone back since.
+    """
+    try:
+        names = os.listdir(run)
+    except OSError as error:
+        raise RunError(f"The run directory {run} cannot be read: {error.strerror}.") from error
+    matches = (re.match(r"events\.out\.tfevents\.(\d{1,15})(?!\d)", name) for name in names)
+    return f"events.out.tfevents.{1 + max((int(match[1]) for match in matches if match), default=0):010d}"
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +14,9 @@ import numpy as np
 
 from kemeny.envs.pool import EnvLike, inspect
 from kemeny.errors import Damaged, RunError, UserError
-from kemeny.experience.acting import Policy
+from kemeny.experience.acting import Policy, check_fits
 from kemeny.experience.evaluate import evaluate, evaluation_seed
+from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.arrays import bounds, from_arrays, to_arrays
 from kemeny.learning.learner import init
@@ -28,6 +31,7 @@ from kemeny.runs.assembly import make_learner, make_source
 from kemeny.runs.directory import Run
 from kemeny.runs.disk import Disk
 from kemeny.runs.interrupts import CallbackObserver, Interrupted, Stop
+from kemeny.runs.load import policy_of
 from kemeny.runs.logs import Logs, plain
 from kemeny.runs.presets import Preset
 from kemeny.runs.presets import preset as preset_settings
@@ -71,7 +75,7 @@ def start(
 ) -> Run:
     """`train`, with settings already made."""
     make_learner(settings)
-    inspect(env, costs=settings.cost)
+    inspect(env, costs=settings.cost, simulation=settings.simulation)
     name = name_of(env)
     if out is None:
         out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
@@ -116,14 +120,12 @@ def resume(
         for difference in differences(config):
             say(f"{difference} The run goes on, but perhaps not bit for bit as if it had never stopped.")
         keep_compiled(keep_cores(config.get("cores"), say))
-        saved = None
-        if checkpoint.any_in(run.path):
-            saved = checkpoint.latest(run.path, say)
-            if saved.facts["iteration"] >= settings.iterations:
-                say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
-                return run
-        else:
+        saved = run.to_resume(say)
+        if saved is None:
             say(f"{path} has no checkpoint yet: starting from the beginning.")
+        elif saved.facts["iteration"] >= settings.iterations or saved.facts.get("finished"):
+            say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
+            return run
         return _train(run, env, settings, saved, observers, callback, inexact)
 
 
@@ -139,19 +141,26 @@ def _train(
     if saved is not None:
         _check_counts(saved, settings)
     stop = Stop()
-    with contextlib.ExitStack() as stack:
+    # A signal must not end the process while the last checkpoint is written: `stop` is left after the loop is closed.
+    with contextlib.ExitStack() as signals, contextlib.ExitStack() as stack:
         everyone = list(observers)
         if callback is not None:
             everyone.append(CallbackObserver(callback, stop))
         loop = _Loop(run, env, settings, saved, everyone, stop, inexact, stack)
-        stack.enter_context(stop)
-        while loop.iteration < settings.iterations and not stop.asked:
+        signals.enter_context(stop)
+        while loop.iteration < settings.iterations:
             loop.iterate()
-            last = loop.iteration == settings.iterations
-            if last or loop.due(settings.eval_every):
+            last = stop.finished or loop.iteration == settings.iterations
+            evaluated = last or loop.due(settings.eval_every)
+            if evaluated:
                 loop.evaluate()
             if last or stop.asked or loop.due(settings.checkpoint_every):
+                loop.log()  # which may find that the run is finished
+                if stop.finished and not evaluated:
+                    loop.evaluate()
                 loop.checkpoint()
+                if stop.asked:  # and not before: no way out without a checkpoint
+                    break
     if stop.error is not None:
         raise stop.error
     if stop.interrupted and loop.iteration < settings.iterations:
@@ -186,6 +195,7 @@ class _Loop:
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
         if saved is not None:
             self.state = from_arrays(self.state, saved.arrays, f"The checkpoint {saved.path}")
+            check_fits(policy_of(saved), self.source.spec, name_of(env))
             facts = saved.facts
         self.iteration: int = facts["iteration"]
         self.best = facts["best_score"]
@@ -199,6 +209,7 @@ class _Loop:
         self.observer.begin("run", run.path, settings.steps, self.steps)
         stack.callback(self.observer.end, "run")
         self.unlogged: tuple[Metrics, Batch, dict[str, Any]] | None = None
+        self.flat_in_a_row = _flat_at_the_end(past)
         stack.callback(self.log)
 
     @property
@@ -239,21 +250,16 @@ class _Loop:
         self.observer.iteration(record)
         if record["faults"]:
             self.observer.say(f"Environments restarted after a fault: {record['faults']}, such as: {batch.fault}")
-        self._give_up_if_stuck(record)
+        self._stop_if_stuck(record)
 
     def evaluate(self) -> None:
         """Evaluate the policy, and keep it if it is the best so far."""
         self.log()
         settings = self.settings
         self.observer.begin("evaluate")
-        result = evaluate(
-            self._policy(),
-            self.env,
-            settings.protocol,
-            seed=evaluation_seed(settings.seed, self.steps),
-            costs=settings.cost,
-            simulation=settings.simulation,
-        )
+        result = self._evaluate(explore=False)
+        if settings.limit:  # which training keeps for the policy as it explores
+            result = dataclasses.replace(result, exploring_costs=self._evaluate(explore=True).average_costs)
         self.observer.end("evaluate")
         record = {"steps": self.steps, **result.record()}
         self.logs.evaluation(record)
@@ -272,6 +278,18 @@ class _Loop:
         facts = self._facts()
         self.observer.end("checkpoint")
         self.writer.write(self.saver.save, self.steps, arrays, facts)
+
+    def _evaluate(self, explore: bool) -> Evaluation:
+        settings = self.settings
+        return evaluate(
+            self._policy(),
+            self.env,
+            settings.protocol,
+            seed=evaluation_seed(settings.seed, self.steps),
+            costs=settings.cost,
+            simulation=settings.simulation,
+            explore=explore,
+        )
 
     def _policy(self) -> Policy:
         return numpy_policy(self.state, self.source.spec)
@@ -295,10 +313,20 @@ class _Loop:
             "log_sizes": self.logs.flush(),
             "best_score": self.best,
             "network": self.state.policy.network.description,
+            "spaces": self.source.spec.spaces.description,
+            "finished": self.stop.finished,
         }
 
-    def _give_up_if_stuck(self, record: Mapping[str, Any]) -> None:
-        if record["skipped_in_a_row"] >= self.settings.max_skipped:
+    def _stop_if_stuck(self, record: Mapping[str, Any]) -> None:
+        """After so many skipped steps either nothing is left to gain, and the policy is done, or training failed."""
+        self.flat_in_a_row = self.flat_in_a_row + 1 if record["outcome"] == Outcome.FLAT else 0
+        if self.flat_in_a_row >= self.settings.max_skipped:
+            self.observer.say(
+                f"For {self.flat_in_a_row} batches every action taken was as good as any other: nothing is left to "
+                f"gain, and training ends after {record['steps']:,} steps."
+            )
+            self.stop.finish()
+        elif record["skipped_in_a_row"] >= self.settings.max_skipped:
             outcome = Outcome(record["outcome"])
             self.stop.ask(
                 RunError(
@@ -336,6 +364,11 @@ class _Writer:
         self._observer.begin("save")
         save(*what)
         self._observer.end("save")
+
+
+def _flat_at_the_end(records: list[dict[str, Any]]) -> int:
+    """How many of the last records in a row say that the step was flat."""
+    return sum(1 for _ in itertools.takewhile(lambda record: record["outcome"] == Outcome.FLAT, reversed(records)))
 
 
 def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:

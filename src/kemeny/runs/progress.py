@@ -1,10 +1,15 @@
-"""What a person sees while a run is in progress: a bar on a terminal, plain lines where output is piped."""
+"""What a person sees while a run is in progress: a bar on a terminal, plain lines where output is piped.
 
+What only shows must never stop a run: where nobody reads it any more, or its disk is full, the run goes on unseen.
+"""
+
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import rich.console
@@ -20,41 +25,111 @@ class Terminal(Observer):
     """Shows progress on standard error."""
 
     def __init__(self) -> None:
-        self._console = rich.console.Console(stderr=True, highlight=False)
+        self._output: Any = _Output(sys.stderr)
+        self._console = rich.console.Console(file=self._output, highlight=False)
         self._display: _Display | None = None
         self._status = _Status(0)
+        self._newest: Mapping[str, Any] | None = None
 
     def say(self, message: str) -> None:
         """A sentence for the user."""
-        self._console.print(message, markup=False, soft_wrap=True)
+        with self._harmless():
+            self._console.print(message, markup=False, soft_wrap=True)
 
     def begin(self, phase: str, *about: Any) -> None:
         """Show a run of which some steps are done already."""
         if phase != "run":
             return
         path, total, done = about
-        self._show(path, total, done)
+        with self._harmless():
+            self._show(path, total, done)
 
     def end(self, phase: str, *outcome: Any) -> None:
         """Leave the display as it is."""
         del outcome
-        if phase == "run" and self._display is not None:
-            self._display.close()
-            self._display = None
+        if phase == "run":
+            with self._harmless():
+                self._close()
 
     def iteration(self, record: Mapping[str, Any]) -> None:
         """Show how far it is."""
-        if self._display is not None:
-            self._display.show(record["steps"], self._status.text(record))
+        self._newest = record
+        self._update()
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Show the return from now on."""
-        self._status.evaluated(record)
+        with self._harmless():
+            self._status.evaluated(record)
+        self._update()
+
+    def _update(self) -> None:
+        with self._harmless():
+            if self._display is not None and self._newest is not None:
+                self._display.show(self._newest["steps"], self._status.text(self._newest))
 
     def _show(self, path: Path, total: int, done: int) -> None:
         self.say(f"Run directory: {path}")
         self._status = _Status(done)
-        self._display = _Bar(self._console, total, done) if self._console.is_terminal else _Lines(total)
+        if self._console.is_terminal:
+            self._display = _Bar(self._console, total, done)
+        else:
+            self._display = _Lines(self._output, total)
+
+    def _close(self) -> None:
+        display, self._display = self._display, None
+        if display is not None:
+            display.close()
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Whatever goes wrong ends the display and not the run."""
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._close()
+
+
+class _Output:
+    """A stream of which the first write that fails is the last, so that whoever writes to it never fails."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        if self._stream is not None:
+            with self._lost():
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            with self._lost():
+                self._stream.flush()
+
+    @contextlib.contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError):  # nobody reads it, its disk is full, or it is closed
+            stream, self._stream = self._stream, None
+            if stream is not None and stream is sys.__stderr__:
+                _drop(stream)
+
+
+def _drop(stream: TextIO) -> None:
+    """Let all that is still written there, also by others and by Python at its end, go nowhere instead of failing."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class _Status:
@@ -65,12 +140,17 @@ class _Status:
 
     def text(self, record: Mapping[str, Any]) -> str:
         speed = (record["steps"] - self._done) / max(time.monotonic() - self._began, 1e-9)
-        costs = "".join(f"  cost {cost:.3g}" for cost in record.get("cost", ()))
-        return f"{speed:,.0f} steps/s  ρ̂ {record['rate']:.3g}{costs}{self._last_return}"
+        costs = "".join(f"  cost {_short(cost)}" for cost in record.get("cost", ()))
+        return f"{speed:,.0f} steps/s  ρ̂ {_short(record['rate'])}{costs}{self._last_return}"
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
-        returns = Evaluation.from_record(record).returns
-        self._last_return = f"  return {np.mean(returns[min(returns)]):,.0f}"
+        with contextlib.suppress(ValueError):  # a return that is not finite is null in the record
+            returns = Evaluation.from_record(record).returns
+            self._last_return = f"  return {np.mean(returns[min(returns)]):,.0f}"
+
+
+def _short(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3g}"
 
 
 class _Display(Protocol):
@@ -99,12 +179,21 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, total: int) -> None:
-        self._total, self._printed = total, 0.0
+    def __init__(self, output: _Output, total: int) -> None:
+        self._output, self._total, self._printed = output, total, 0.0
+        self._unprinted: str | None = None
 
     def show(self, steps: int, status: str) -> None:
-        if steps >= self._total or time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
+        self._unprinted = f"{steps:,} of {self._total:,} steps  {status}"
+        if time.monotonic() - self._printed > SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
-            print(f"{steps:,} of {self._total:,} steps  {status}", file=sys.stderr, flush=True)
+            self._print()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What is newest is shown at last."""
+        self._print()
+
+    def _print(self) -> None:
+        if self._unprinted is not None:
+            print(self._unprinted, file=self._output, flush=True)
+            self._unprinted = None

@@ -17,24 +17,28 @@ import scipy.sparse as sp
 from kemeny.errors import UserError
 from kemeny.tabular.elimination import Elimination, eliminate
 from kemeny.tabular.sparse import SparseChain, TraceEstimate
-from kemeny.tabular.structure import Classes, check_stochastic, find_classes, find_period
+from kemeny.tabular.structure import Classes, find_classes, find_period, stochastic
 
 DENSE_LIMIT = 3000
 """A sparse chain with more states than this refuses to make a dense matrix (n² floats, 72 MB at the limit)."""
+
+
+RARE = 1e-2
+"""A state is rare if its share of the time is below this fraction of the largest share."""
 
 
 class Chain:
     """A Markov chain, from a dense or a sparse transition matrix. Each quantity is computed when it is first read."""
 
     def __init__(self, P: Any):
-        """Check that each row of P is a probability distribution, and keep a copy in float64."""
+        """Check that each row of P is a probability distribution, up to rounding, and keep it in float64."""
         if sp.issparse(P):
             self.P: Any = sp.csr_array(P, dtype=float)
         else:
             self.P = np.array(P, dtype=float)
         if self.P.ndim != 2 or self.P.shape[0] != self.P.shape[1] or self.P.shape[0] == 0:
             raise UserError(f"A transition matrix must be square and not empty, but this one has shape {self.P.shape}.")
-        check_stochastic(self.P)
+        self.P = stochastic(self.P)
 
     @classmethod
     def trusted(cls, P: Any) -> "Chain":
@@ -240,9 +244,16 @@ class Chain:
 
     @functools.cached_property
     def elimination(self) -> Elimination:
-        """The factors of I − P; the ground state is the first recurrent state."""
+        """The factors of I − P; the ground state is the first recurrent state, or if it is rare, the most frequent one.
+
+        Between two visits to a rare state all others are visited so often that sums over these visits, in which the
+        terms of the bias cancel, would lose their digits.
+        """
         self._require_unichain("The stationary distribution")
-        return eliminate(self.dense(), int(self.classes.recurrent[0][0]))
+        found = eliminate(self.dense(), int(self.classes.recurrent[0][0]))
+        frequent = int(np.argmax(found.stationary))
+        is_rare = found.stationary[found.ground] < RARE * found.stationary[frequent]
+        return eliminate(self.dense(), frequent) if is_rare else found
 
     @functools.cached_property
     def sparse(self) -> SparseChain:

@@ -15,7 +15,7 @@ from kemeny.criterion import Average, Bellman, Criterion
 from kemeny.errors import UserError
 from kemeny.tabular.chain import Chain
 from kemeny.tabular.sparse import DIRECT_FIRST, krylov
-from kemeny.tabular.structure import check_stochastic
+from kemeny.tabular.structure import stochastic
 
 SignalName = Literal["reward", "cost"]
 
@@ -106,13 +106,13 @@ class MDP:
         self.P = stack_transitions(P)
         self.n_states = self.P.shape[1]
         self.n_actions = self.P.shape[0] // self.n_states
-        check_stochastic(self.P, label=self._name_row)
+        self.P = stochastic(self.P, label=self._name_row)
         self.rewards = self._signal(r, "rewards", P)
         self.costs = None if costs is None else self._signal(costs, "costs", P)
         self.start = np.full(self.n_states, 1 / self.n_states) if start is None else np.array(start, dtype=float)
         if self.start.shape != (self.n_states,):
             raise UserError(f"The start distribution has shape {self.start.shape}, but it needs {(self.n_states,)}.")
-        check_stochastic(self.start[None, :], "start distribution")
+        self.start = stochastic(self.start[None, :], "start distribution")[0]
 
     def _name_row(self, row: int) -> str:
         return f"(state {row % self.n_states}, action {row // self.n_states})"
@@ -189,9 +189,7 @@ class MDP:
                 f"The policy has shape {given.shape}, but it needs {(self.n_states,)} (one action per state) or "
                 f"{(self.n_states, self.n_actions)} (probabilities)."
             )
-        given = given.astype(float)
-        check_stochastic(given, "policy")
-        return given
+        return stochastic(given.astype(float), "policy")
 
     @property
     def uniform_policy(self) -> np.ndarray:

@@ -25,4 +25,5 @@ class Solution:
 
     def __str__(self) -> str:
         low, high = self.gain_bounds
-        return f"{self.method}: gain {self.gain:.10g} in [{low:.10g}, {high:.10g}], {self.iterations} iterations"
+        iterations = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'}"
+        return f"{self.method}: gain {self.gain:.10g} in [{low:.10g}, {high:.10g}], {iterations}"

@@ -1,4 +1,4 @@
-"""The structure of a chain: its classes, their periods, and a check that a matrix is stochastic."""
+"""The structure of a chain: its classes, their periods, and whether a matrix is stochastic."""
 
 import dataclasses
 from typing import Any
@@ -12,6 +12,13 @@ from kemeny.errors import UserError
 ROW_SUM_TOLERANCE = 1e-9
 """How far the sum of a row may be from 1. The rounding error of a row with a million entries is a thousand times
 smaller, and a probability that was left out by mistake is usually far larger."""
+
+NEGATIVE_TOLERANCE = 1e-12
+"""How far an entry may be below 0, such as the −2·10⁻¹⁶ of 1 − 0.9 − 0.1 − …: beyond the rounding of a sum of thousands
+of probabilities, and far below a probability that anybody means."""
+
+SUM_ROUNDING = 1e-14
+"""A row whose sum is nearer to 1 than this is left as it is: dividing it by its sum would only round it again."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,25 +55,48 @@ def show_states(states: np.ndarray) -> str:
     return "{" + shown + (", …" if len(states) > 6 else "") + "}"
 
 
-def check_stochastic(matrix: Any, what: str = "transition matrix", label: Any = str) -> None:
-    """Raise an error that names the first row that is not a probability distribution.
+def stochastic(matrix: Any, what: str = "transition matrix", label: Any = str) -> Any:
+    """The matrix with rows that are probability distributions, or an error that names the first row that is not one.
 
-    `label` turns the index of a row into text: the rows of a stacked matrix are named by their state and action.
+    Rounding is mended, in a copy: an entry that is negative by at most `NEGATIVE_TOLERANCE` becomes 0, and a row whose
+    sum is off by at most `ROW_SUM_TOLERANCE` is divided by it. `label` turns the index of a row into text: the rows of
+    a stacked matrix are named by their state and action.
     """
     data = matrix.data if sp.issparse(matrix) else matrix
     if not np.all(np.isfinite(data)):
         row, column = first_entry(matrix, ~np.isfinite(data))
         raise UserError(f"Row {label(row)} of the {what} has a value that is not finite (column {column}).")
-    if data.size and data.min() < 0:
-        row, column = first_entry(matrix, data < 0)
+    if data.size and data.min() < -NEGATIVE_TOLERANCE:
+        row, column = first_entry(matrix, data < -NEGATIVE_TOLERANCE)
         value = matrix[row, column]
         raise UserError(f"Row {label(row)} of the {what} has a negative probability, {value:g} (column {column}).")
-    sums = np.asarray(matrix.sum(axis=1)).ravel()
+    sums = row_sums(matrix)
     wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
     if wrong.any():
         row = int(np.argmax(wrong))
         others = f" ({int(wrong.sum())} rows are wrong)" if wrong.sum() > 1 else ""
         raise UserError(f"Row {label(row)} of the {what} sums to {sums[row]:.12g}, not to 1{others}.")
+    return without_rounding(matrix, sums)
+
+
+def without_rounding(matrix: Any, sums: np.ndarray) -> Any:
+    """A copy of the matrix without negative entries and with rows that sum to 1; the matrix itself if it is one."""
+    off = np.abs(sums - 1) > SUM_ROUNDING
+    if sp.issparse(matrix) and matrix.nnz and matrix.data.min() < 0:
+        matrix = sp.csr_array((np.maximum(matrix.data, 0), matrix.indices, matrix.indptr), shape=matrix.shape)
+        off |= row_sums(matrix) != sums
+    elif not sp.issparse(matrix) and matrix.min() < 0:
+        matrix = np.maximum(matrix, 0)
+        off |= row_sums(matrix) != sums
+    if not off.any():
+        return matrix
+    divisors = np.where(off, row_sums(matrix), 1.0)
+    return sp.csr_array(sp.diags_array(1 / divisors) @ matrix) if sp.issparse(matrix) else matrix / divisors[:, None]
+
+
+def row_sums(matrix: Any) -> np.ndarray:
+    """The sum of each row."""
+    return np.asarray(matrix.sum(axis=1)).ravel()
 
 
 def first_entry(matrix: Any, mask: np.ndarray) -> tuple[int, int]:

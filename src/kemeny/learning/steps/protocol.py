@@ -1,7 +1,7 @@
 """What a policy step is: the one interface behind which every way of improving a policy stands."""
 
 import enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -51,6 +51,7 @@ class Report(NamedTuple):
     """What only this kind of step can say: a named tuple whose fields are logged beside the others."""
 
 
+@runtime_checkable
 class PolicyStep(Protocol):
     """A way to improve a policy, as an immutable object of its settings; pure and traceable.
 

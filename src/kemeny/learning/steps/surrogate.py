@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 from kemeny.learning.networks import Distribution, PolicyNetwork
 from kemeny.learning.samples import Samples
 
-SMALLEST_DEVIATION = 1e-8
-"""Advantages that do not vary at all are left as they are (zero) rather than divided by zero."""
+SMALLEST_VARIATION = 1e-6
+"""Advantages that vary by less than this share of the largest are equal but for rounding, and count as 0."""
 
 
 def surrogate(candidate: Distribution, samples: Samples, advantage: Float[Array, " sample"]) -> Float[Array, ""]:
@@ -28,6 +28,7 @@ def centred(samples: Samples, advantage: Float[Array, " sample"]) -> Float[Array
 
 def standardized(samples: Samples) -> tuple[Float[Array, " sample"], Float[Array, ""]]:
     """The reward's advantages with mean 0 and deviation 1, and the deviation that they had."""
-    deviation = jnp.sqrt(samples.average(centred(samples, samples.advantage[0]) ** 2))
-    spread = jnp.maximum(deviation, SMALLEST_DEVIATION)
-    return centred(samples, samples.advantage[0]) / spread, spread
+    difference = centred(samples, samples.advantage[0])
+    deviation = jnp.sqrt(samples.average(difference**2))
+    varies = ~(deviation <= SMALLEST_VARIATION * jnp.max(jnp.abs(samples.advantage[0])))  # NaN does: it must be noticed
+    return jnp.where(varies, difference / jnp.where(varies, deviation, 1), 0), deviation

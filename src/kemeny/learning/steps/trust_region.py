@@ -14,6 +14,10 @@ from kemeny.learning.networks import Distribution
 from kemeny.learning.settings import TrustRegion
 
 Vector = Float[Array, " parameter"]
+SMALLEST_RESIDUAL = 1e-10
+"""Of ‖g‖²: a residual below this is rounding, with float32's seven digits."""
+LARGEST_EXPONENT = 100
+"""Of the power of two by which a gradient is scaled: it and its inverse are far from float32's limits."""
 
 
 def fisher_product(
@@ -43,13 +47,20 @@ def fisher_product(
 def conjugate_gradient(
     product: Callable[[Vector], Vector], g: Vector, iterations: int
 ) -> tuple[Vector, Float[Array, ""]]:
-    """Approximate H⁻¹g, and the least curvature pᵀHp / pᵀp met on the way (≤ 0 means that H is not positive)."""
+    """Approximate H⁻¹g, and the least curvature pᵀHp / pᵀp met on the way (≤ 0 means that H is not positive).
+
+    It stops where the residual is a rounding error of g: going on would divide one such error by another.
+    """
+    # By a power of two, which rounds nothing: squares of a tiny gradient would underflow.
+    scale = jnp.exp2(-jnp.clip(jnp.frexp(jnp.max(jnp.abs(g)))[1], -LARGEST_EXPONENT, LARGEST_EXPONENT).astype(g.dtype))
+    g = g * scale
+    enough = SMALLEST_RESIDUAL * (g @ g)
 
     def iterate(_, carry):
         x, residual, p, rr, least = carry
         hp = product(p)
         php, pp = p @ hp, p @ p
-        solved = rr == 0  # exactly solved: p is 0, and nothing is left to divide by
+        solved = rr <= enough
         alpha = jnp.where(solved, 0, rr / jnp.where(solved, 1, php))
         x, residual = x + alpha * p, residual - alpha * hp
         rr_next = residual @ residual
@@ -59,7 +70,7 @@ def conjugate_gradient(
 
     start = (jnp.zeros_like(g), g, g, g @ g, jnp.array(jnp.inf, g.dtype))
     x, _, _, _, least = jax.lax.fori_loop(0, iterations, iterate, start)
-    return x, least
+    return x / scale, least
 
 
 class Candidate(NamedTuple):
