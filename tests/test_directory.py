@@ -185,3 +185,15 @@ def test_new_events_come_after_those_of_an_older_kemeny(tmp_path, old):
     names = sorted(path.name for path in tmp_path.glob("*tfevents*"))
     assert len(names) == 2
     assert names[0].endswith(old)
+
+
+def test_tensorboard_has_the_costs_too(constrained_run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(constrained_run.path))
+    events.Reload()
+    (line,) = constrained_run.metrics
+    for name in ("cost", "violation"):
+        (event,) = events.Scalars(f"training/{name}")
+        assert event.value == pytest.approx(line[name][0], rel=1e-6)
+    assert {"training/critic_loss/0", "training/critic_loss/1"} <= set(events.Tags()["scalars"])

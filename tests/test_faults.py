@@ -30,6 +30,7 @@ from tests.conftest import TINY
 from tests.envs.toys import Counter, Faulty
 from tests.faults import compare
 from tests.probes import Walk, policy_for
+from tests.test_hostile_files import with_facts
 from tests.test_training import Interrupt, Listener
 
 ENV = "InvertedPendulum-v5"
@@ -172,6 +173,7 @@ def test_what_changed_since_the_run_began_is_said(tmp_path):
     config["versions"]["numpy"] = "1.0"
     config |= {"processor": "abacus", "cores": 97}
     (path / "config.json").write_text(json.dumps(config))
+    with_facts(checkpoint.latest(path).path, config_sum=None)  # as if the machine had changed, not the file
     listener = Listener()
     kemeny.resume(path, observers=[listener])
     assert f"numpy 1.0 → {np.__version__}" in listener.said[0]

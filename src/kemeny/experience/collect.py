@@ -336,6 +336,8 @@ class Collector:
             },
             "The collector's part of the checkpoint",
         )
+        if not usable(snapshot.get("starts", np.zeros(1))).all():
+            raise Damaged("The checkpoint does not fit its run: collector/starts has entries that are no numbers.")
         steps, restarts, since = (snapshot[name] for name in ("steps", "restarts", "since_restart"))
         if not ((since >= 0) & (since <= steps) & (restarts >= 1) & (restarts <= 1 + (1 + TRIES) * steps)).all():
             raise Damaged("The checkpoint does not fit its run: collector/restarts is more than its steps allow.")

@@ -60,7 +60,7 @@ class Evaluation:
         trajectories = len(next(iter(returns.values())))
         return cls(
             returns,
-            np.zeros(0, np.int64) if lengths is None else _numbers(lengths, "lengths", 1).astype(np.int64),
+            np.zeros(0, np.int64) if lengths is None else _lengths(lengths),
             np.zeros((trajectories, 0)) if costs is None else _numbers(costs, "average_costs", 2),
             _count(record.get("faults"), "faults"),
             None if exploring is None else _numbers(exploring, "exploring_costs", 2),
@@ -89,6 +89,13 @@ def _numbers(values: Any, name: str, dimensions: int) -> np.ndarray:
     if not (sound and (np.abs(array.astype(float)) < 1e300).all()):
         raise ValueError(f"{name} is not a list of numbers")
     return array.astype(float)
+
+
+def _lengths(values: Any) -> np.ndarray:
+    array = _numbers(values, "lengths", 1)
+    if not ((array >= 0) & (array < 2**62)).all():
+        raise ValueError("lengths is not a list of counts")
+    return array.astype(np.int64)
 
 
 def _count(value: Any, name: str) -> int:

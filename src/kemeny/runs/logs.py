@@ -5,7 +5,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class _TensorBoard:
     def add(self, record: Mapping[str, Any], group: str) -> None:
         values = [
             self._Summary.Value(tag=f"{group}/{name}", simple_value=float(value))
-            for name, value in record.items()
+            for name, value in _scalars(record)
             if isinstance(value, int | float) and name != "steps"
         ]
         self._add(step=int(record["steps"]), summary=self._Summary(value=values))
@@ -87,6 +87,15 @@ class _TensorBoard:
 
     def _add(self, **event: Any) -> None:
         self._writer.write(self._Event(wall_time=time.time(), **event).SerializeToString())
+
+
+def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each number by its name; those of a list of several are numbered."""
+    for name, value in record.items():
+        if isinstance(value, list) and len(value) > 1:
+            yield from ((f"{name}/{i}", entry) for i, entry in enumerate(value))
+        else:
+            yield name, value[0] if isinstance(value, list) and value else value
 
 
 def _next_events(run: Path) -> str:

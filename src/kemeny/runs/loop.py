@@ -206,7 +206,7 @@ class _Loop:
         self.saver = checkpoint.Saver(run.path, settings.keep_checkpoints, disk)
         self.writer = _Writer(self.observer)
         stack.callback(self.writer.finish)
-        self.observer.begin("run", run.path, settings.steps, self.steps)
+        self.observer.begin("run", run.path, settings.iterations * settings.batch_size, self.steps)
         stack.callback(self.observer.end, "run")
         self.unlogged: tuple[Metrics, Batch, dict[str, Any]] | None = None
         self.flat_in_a_row = _flat_at_the_end(past)
@@ -314,6 +314,7 @@ class _Loop:
             "best_score": self.best,
             "network": self.state.policy.network.description,
             "spaces": self.source.spec.spaces.description,
+            "config_sum": self.run.config_sum,
             "finished": self.stop.finished,
         }
 
