@@ -11,7 +11,7 @@ import kemeny
 from kemeny.envs.gymnasium import EnvironmentFault
 from kemeny.envs.pool import inspect, make_pool
 from kemeny.envs.settings import Simulation
-from kemeny.envs.strangers import close_quietly, text_of, told
+from kemeny.envs.strangers import close_quietly, text_of, type_and_text
 from kemeny.errors import RunError, UserError
 from tests.conftest import TINY
 from tests.envs.toys import Counter, Mute, Rude
@@ -41,10 +41,10 @@ def stepped(pool):
 
 
 def test_how_an_exception_is_told():
-    assert told(ValueError("no such arena")) == "ValueError: no such arena"
-    assert told(KeyError("wheel")) == "KeyError: 'wheel'"
-    assert told(SystemExit()) == text_of(SystemExit()) == "SystemExit"
-    assert told(Mute()) == text_of(Mute()) == "Mute"
+    assert type_and_text(ValueError("no such arena")) == "ValueError: no such arena"
+    assert type_and_text(KeyError("wheel")) == "KeyError: 'wheel'"
+    assert type_and_text(SystemExit()) == text_of(SystemExit()) == "SystemExit"
+    assert type_and_text(Mute()) == text_of(Mute()) == "Mute"
 
 
 @pytest.mark.parametrize("name", [":", "a:", ":b", "x:y:z", "::", ".x:y", "tests.envs.toys:"])

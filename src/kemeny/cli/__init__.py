@@ -66,7 +66,7 @@ def _flush() -> None:
 
 
 def _end(message: str, code: int) -> NoReturn:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
     _drop_unread()
     sys.exit(code)
@@ -91,7 +91,7 @@ def _has_lost_its_reader(stream: TextIO) -> bool:
     try:
         poll = select.poll()
         poll.register(stream, 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except (OSError, ValueError):  # it is closed, or no file
         return False
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kemeny.envs.pool import EnvLike, Pool, choose_backend
 from kemeny.envs.settings import Simulation
-from kemeny.envs.strangers import RAISED, told
+from kemeny.envs.strangers import RAISED, text_of, type_and_text
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
 
@@ -74,7 +74,10 @@ def _gymnasium_camera(env: EnvLike, seed: int) -> Camera:
     try:
         pool = GymnasiumPool(env, 1, seed=seed, env_kwargs=env_kwargs)
     except NotMade as error:  # graphics libraries fail in many ways
-        raise UserError(f"{name} cannot be filmed: {told(error.__cause__ or error)}.") from error.__cause__
+        cause = error.__cause__ or error
+        takes_none = isinstance(cause, TypeError) and "'render_mode'" in text_of(cause)
+        why = 'it takes no render_mode="rgb_array"' if takes_none else type_and_text(cause)
+        raise UserError(f"{name} cannot be filmed: {why}.") from error.__cause__
     made = pool.env(0)
     if made.render_mode != "rgb_array":
         pool.close()
@@ -108,9 +111,14 @@ def _go_headless() -> None:
 
 def _draw(name: str, render: Callable[[], Any]) -> np.ndarray:
     try:
-        return np.asarray(render(), dtype=np.uint8)
+        picture = render()
+        if picture is None:
+            raise UserError(f"{name} cannot be filmed: its render() returns nothing.")
+        return np.asarray(picture, dtype=np.uint8)
+    except UserError:
+        raise
     except RAISED as error:
-        raise RunError(f"{name} could not be drawn: {told(error)}.") from error
+        raise RunError(f"{name} could not be drawn: {type_and_text(error)}.") from error
 
 
 def _uses_mujoco(env: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kemeny.envs.strangers import RAISED, told
+from kemeny.envs.strangers import RAISED, type_and_text
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
 
@@ -45,4 +45,4 @@ def call_cost(cost: Any, observation: np.ndarray, action: Any, reward: float, in
     try:
         return cost(observation.copy(), action, reward, info)
     except RAISED as error:
-        raise RunError(f"The cost function {name_of(cost)} raised {told(error)}.") from error
+        raise RunError(f"The cost function {name_of(cost)} raised {type_and_text(error)}.") from error

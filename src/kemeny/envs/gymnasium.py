@@ -16,7 +16,7 @@ from kemeny.envs.names import envpool_ids, refuse_malformed, unknown
 from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, EnvLike, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, understand_actions, understand_observations
-from kemeny.envs.strangers import RAISED, close_quietly, text_of, told
+from kemeny.envs.strangers import RAISED, close_quietly, text_of, type_and_text
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
 from kemeny.spec import Discrete, Space, Spec, vector
@@ -66,7 +66,7 @@ def _make(env: EnvLike, **env_kwargs: Any) -> gymnasium.Env:
     except UserError:
         raise
     except RAISED as error:
-        raise NotMade(f"{name_of(env)} could not be made: it raised {told(error)}.") from error
+        raise NotMade(f"{name_of(env)} could not be made: it raised {type_and_text(error)}.") from error
     if not isinstance(made, gymnasium.Env):
         raise UserError(
             f"The function {name_of(env)} returned an object of type {type(made).__name__}, "
@@ -117,7 +117,7 @@ def understand(env: gymnasium.Env, name: str, time_limit: int | None) -> tuple[S
     try:
         observation_space, action_space = env.observation_space, env.action_space
     except RAISED as error:
-        raise UserError(f"{name} does not say what its spaces are: {told(error)}.") from error
+        raise UserError(f"{name} does not say what its spaces are: {type_and_text(error)}.") from error
     observations = understand_observations(observation_space, name)
     actions = understand_actions(action_space, name)
     return Spec(vector(observations.size), actions.spec, time_limit, observations), observations, actions
@@ -220,7 +220,7 @@ class Block:
     def _note_or_raise(self, place: int, error: BaseException, when: str) -> None:
         """Note the fault for `take_faults`, or raise it unless faulty environments are restarted."""
         index = self._indices[place]
-        what = str(error) if isinstance(error, _Wrong) else f"raised {told(error)}"
+        what = str(error) if isinstance(error, _Wrong) else f"raised {type_and_text(error)}"
         fault = EnvironmentFault(f"Environment {index} ({self.name}) {what}, {when}.", index)
         if not self._restart_faulty:
             raise fault from error
@@ -233,7 +233,7 @@ class Block:
         try:
             self.envs[place], _ = self._make()
         except NotMade as error:
-            raise _Wrong(f"could not be made again ({told(error.__cause__ or error)})") from error
+            raise _Wrong(f"could not be made again ({type_and_text(error.__cause__ or error)})") from error
         self._broken.discard(place)
 
     def _step_one(self, step: Step, row: int, env: gymnasium.Env, action: Any) -> None:

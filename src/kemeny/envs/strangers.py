@@ -22,7 +22,7 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
-def told(error: BaseException) -> str:
+def type_and_text(error: BaseException) -> str:
     """Type and text of an exception: `ValueError: no such arena`."""
     name, text = type(error).__name__, text_of(error)
     return name if text == name else f"{name}: {text}"

@@ -29,7 +29,7 @@ from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
 from kemeny.envs.pool import Clock, EnvLike, Step
 from kemeny.envs.settings import Simulation
-from kemeny.envs.strangers import RAISED, close_quietly, told
+from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.errors import RunError, UserError
 
 SECONDS_TO_EXIT = 5.0  # time for an environment's own close(); then the worker is killed
@@ -309,4 +309,4 @@ def _die_with(parent: int) -> None:
 
 
 def _as_run_error(error: BaseException, indices: list[int]) -> RunError:
-    return RunError(f"Environment {indices[0]} could not be made: {told(error)}.")
+    return RunError(f"Environment {indices[0]} could not be made: {type_and_text(error)}.")

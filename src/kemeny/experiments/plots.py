@@ -181,7 +181,7 @@ def _curves(runs: list[Run]) -> list[_Curve]:
     """The curves of one environment, in the order in which their runs were given."""
     everything = [_named(run.config["settings"]) for run in runs]
     names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
-    # Runs that do not use a setting are told apart by what makes them not use it.
+    # Runs that do not use a setting differ in what makes them not use it.
     distinguishing = [name for name in names if len({str(used[name]) for used in everything if name in used}) > 1]
     curves: dict[str, _Curve] = {}
     for run, settings in zip(runs, everything, strict=True):

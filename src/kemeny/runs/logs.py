@@ -44,7 +44,9 @@ class Logs:
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Log an evaluation."""
         self._write(EVALUATIONS, record)
-        means = {name: float(np.mean(value)) for name, value in record.items() if isinstance(value, list) and value}
+        means = {
+            name: np.mean(value, axis=0).tolist() for name, value in record.items() if isinstance(value, list) and value
+        }
         self._board.add({"steps": record["steps"], **means}, "evaluation")
 
     def close(self) -> None:
