@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kemeny.runs.presets import PAPER
 from kemeny.runs.settings import DEFAULT_GAMMA, Settings, from_flat
 
-OURS: dict[str, Any] = {"delta": 0.02, "gae_lambda": 0.8, "log_std": -1.0, "cut": 1_000}
+OURS: dict[str, Any] = {"delta": 0.02, "gae_lambda": 0.8, "log_std": -1.0, "cut": 1_000, "reset_cost": None}
 """Where the defaults, at which the study arrived, depart from the paper's settings."""
 CHEETAH, ANT, HUMANOID = "HalfCheetah-v3", "Ant-v3", "Humanoid-v3"
 WORDS = {

@@ -206,16 +206,12 @@ def test_a_setting_that_does_nothing_lies(name, tiny_run, tmp_path):
         assert not same_numbers(first, second)
 
 
-def test_a_run_whose_steps_keep_failing_ends_with_advice(tmp_path):
-    """A flat task: nothing to improve, ever."""
-
-    class Flat(Target):
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            return observation, 0.0, *rest
-
-    with pytest.raises(RunError, match=r"skipped 2 times in a row: .*"):
-        kemeny.train(Flat, out=tmp_path / "run", max_skipped=2, critic_step_size=0.0, **{**TINY, "steps": 2_000})
+def test_a_run_whose_steps_keep_failing_ends_with_advice_and_its_policy(tmp_path):
+    """A step that is far too long, and never shortened."""
+    settings = {**TINY, "steps": 2_000, "checkpoint_every": 10**6, "delta": 30.0, "backtrack_tries": 1}
+    with pytest.raises(RunError, match=r"skipped 2 times in a row: no step length .* The policy is in"):
+        kemeny.train(Target, out=tmp_path / "run", max_skipped=2, **settings)
+    assert kemeny.load_policy(tmp_path / "run")(np.ones(1)).shape == (1,)
 
 
 def test_an_environment_that_raises_is_named_and_the_run_can_be_resumed(tmp_path):
@@ -353,18 +349,6 @@ def test_every_way_out_leaves_a_checkpoint_from_which_the_run_goes_on(way_out, t
     assert checkpoint.latest(out).facts["steps"] == 400
     assert [line["steps"] for line in Run(out).metrics] == [200, 400]
     assert same_numbers(whole, kemeny.resume(out))
-
-
-def test_a_run_that_gives_up_leaves_its_policy(tmp_path):
-    class Flat(Target):
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            return observation, 0.0, *rest
-
-    settings = {**TINY, "steps": 2_000, "checkpoint_every": 10**6}
-    with pytest.raises(RunError, match="The policy is in"):
-        kemeny.train(Flat, out=tmp_path / "run", max_skipped=2, critic_step_size=0.0, **settings)
-    assert kemeny.load_policy(tmp_path / "run")(np.ones(1)).shape == (1,)
 
 
 def test_observers_see_the_phases_nested_as_documented(tmp_path):

@@ -263,7 +263,7 @@ class Collector:
         failed = [
             shard.faults for shard, before in zip(self.shards, faults, strict=True) if shard.faults.count > before
         ]
-        fault = failed[-1].last if failed else ""
+        fault = failed[0].last if failed else ""
         return Batch(rollout, self.falls - falls, self.faults - sum(faults), fault)
 
     def roll_out(self, policy: Policy, iteration: int, into: Rollout | None = None) -> Rollout:

@@ -52,7 +52,7 @@ def _with_unit(critic: Critic, criterion: Criterion, signal: Float[Array, "time 
 
 
 def _size(signal: Float[Array, "time env"]) -> Float[Array, ""]:
-    """The spread of the middle half, which rare falls do not change; where that is 0 the deviation, or the mean."""
-    low, high = jnp.quantile(signal, jnp.array([0.25, 0.75]))
+    """The spread without the tenth at either end, which falls do not change; if it is 0, the deviation, or the mean."""
+    low, high = jnp.quantile(signal, jnp.array([0.1, 0.9]))
     spread, deviation = high - low, signal.std()
     return jnp.where(spread > 0, spread, jnp.where(deviation > 0, deviation, jnp.abs(signal.mean())))
