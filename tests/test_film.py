@@ -63,6 +63,8 @@ def registered(monkeypatch):
     return register
 
 
+# JAX, which other tests have loaded into this process, warns of the fork by which ffmpeg is started.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_trajectory_becomes_a_video(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     assert film(partial(Large, falls_at=2, render_mode="rgb_array"), tmp_path / "deep" / "film.mp4") == 2

@@ -60,7 +60,7 @@ def test_statistics_that_are_not_finite_are_not_taken(spike):
     assert after.mean[1] != before.mean[1]
 
 
-SCALES = [1e-6, 1e-3, 1.0, 20.0, 1e2, 1e3, 1e4, 1e6]
+SCALES = [("atrpo", scale) for scale in (1e-6, 1.0, 1e2, 1e4, 1e6)] + [("trpo", scale) for scale in (1e-6, 20.0, 1e6)]
 
 
 class Scaled(Patience):
@@ -75,10 +75,9 @@ class Scaled(Patience):
         return observation, self.scale * reward + self.offset, *rest
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("settings", [{"algorithm": "atrpo"}, {"algorithm": "trpo", "gamma": 0.95}], ids=str)
-def test_a_task_is_solved_whatever_the_unit_of_its_reward(scale, settings, tmp_path):
-    run = solve(lambda: Scaled(scale), tmp_path, **settings)
+@pytest.mark.parametrize(("algorithm", "scale"), SCALES)
+def test_a_task_is_solved_whatever_the_unit_of_its_reward(algorithm, scale, tmp_path):
+    run = solve(lambda: Scaled(scale), tmp_path, algorithm=algorithm, gamma=0.95 if algorithm == "trpo" else None)
     assert run.metrics[-1]["rate"] / scale == pytest.approx(4 / 6, abs=0.03)
     assert run.metrics[-1]["explained_variance"] > 0.5
 
