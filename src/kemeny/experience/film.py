@@ -7,7 +7,7 @@ import numpy as np
 from kemeny.envs.camera import make_camera
 from kemeny.envs.pool import EnvLike
 from kemeny.errors import UserError
-from kemeny.experience.acting import Policy, check_fits
+from kemeny.experience.acting import Policy
 from kemeny.naming import name_of
 
 
@@ -22,7 +22,6 @@ def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: in
         raise UserError("Videos need an extra package: pip install 'kemeny[video]'.") from error
     camera = make_camera(env, seed=seed)
     try:
-        check_fits(policy, camera.pool.spec, name_of(env))
         one = np.arange(1)
         observation = camera.pool.reset(one)
         picture = camera.picture()
