@@ -24,7 +24,7 @@ from typing import Any
 from kemeny.observers import Observer
 from kemeny.runs import checkpoint
 from kemeny.runs.directory import Run
-from kemeny.runs.loop import resume, train
+from kemeny.runs.train import resume, train
 from tests.envs.toys import Counter
 
 TINY = {

@@ -11,7 +11,7 @@ import pytest
 from kemeny import cli
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.settings import RESET_COST, EvaluationProtocol
-from kemeny.runs import loop
+from kemeny.runs import train as train_module
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.directory import Run
 from kemeny.runs.presets import PAPER
@@ -66,7 +66,7 @@ def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys, tiny_run):
         started.append((env, settings))
         return tiny_run
 
-    monkeypatch.setattr(loop, "start", start)
+    monkeypatch.setattr(train_module, "start", start)
     monkeypatch.setattr(sys, "argv", ["kemeny", *arm.command(arm.seeds[0])])
     cli.main()
     assert started == [(arm.env, arm.settings(arm.seeds[0]))]

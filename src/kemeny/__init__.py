@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kemeny.observers import Observer
     from kemeny.runs.directory import Run
     from kemeny.runs.load import load_policy
-    from kemeny.runs.loop import resume, train
     from kemeny.runs.settings import Settings
+    from kemeny.runs.train import resume, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -54,8 +54,8 @@ _HOMES = {
     "UserError": "kemeny.errors",
     "evaluate": "kemeny.experience.evaluate",
     "load_policy": "kemeny.runs.load",
-    "resume": "kemeny.runs.loop",
-    "train": "kemeny.runs.loop",
+    "resume": "kemeny.runs.train",
+    "train": "kemeny.runs.train",
 }
 
 

@@ -14,7 +14,7 @@ def resume(run: Annotated[Positional[Path], arg(metavar="DIR")], inexact: bool =
         inexact: Where an environment cannot be brought back to where it was, go on from a start state.
     """
     from kemeny.cli.ending import say_finished
-    from kemeny.runs.loop import resume as resume_run
     from kemeny.runs.progress import Terminal
+    from kemeny.runs.train import resume as resume_run
 
     say_finished(resume_run(run, inexact=inexact, observers=[Terminal()]))

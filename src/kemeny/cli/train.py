@@ -25,8 +25,8 @@ def train(env: EnvName, settings: Settings = DEFAULTS, out: Path | None = None, 
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
         preset: Where a setting is not given: the default, or the paper's (Appendix H).
     """
-    from kemeny.runs.loop import start
     from kemeny.runs.progress import Terminal
+    from kemeny.runs.train import start
 
     if preset != "default":
         settings = _given(preset_settings(preset))

@@ -22,8 +22,8 @@ from kemeny.observers import Observer
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.directory import Run
 from kemeny.runs.interrupts import Interrupted
-from kemeny.runs.loop import start
 from kemeny.runs.settings import Settings, from_flat
+from kemeny.runs.train import start
 from kemeny.spec import Continuous
 
 COMPILING = 2

@@ -1,0 +1,105 @@
+"""A run from Python: begun with `train`, gone on with by `resume`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kemeny.envs.pool import EnvLike, inspect
+from kemeny.errors import UserError
+from kemeny.machine import differences, keep_compiled, keep_cores, surroundings, xla_cores
+from kemeny.naming import name_of
+from kemeny.observers import Observer, Observers
+from kemeny.runs import checkpoint
+from kemeny.runs.assembly import make_learner
+from kemeny.runs.directory import Run
+from kemeny.runs.disk import Disk
+from kemeny.runs.loop import Callback, go
+from kemeny.runs.presets import Preset
+from kemeny.runs.presets import preset as preset_settings
+from kemeny.runs.settings import Settings, cost_names, from_flat, to_flat
+
+
+def train(
+    env: EnvLike,
+    *,
+    out: str | Path | None = None,
+    preset: Preset = "default",
+    callback: Callback | None = None,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
+) -> Run:
+    """Train a policy and leave a run directory.
+
+    `env` is the id of an environment or a function that makes one; `settings` are the fields of `kemeny.Settings` and
+    of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
+    preset's: the default, or the paper's.
+
+    `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log`
+    is "metrics" or "evaluations". If it returns True or raises, the run stops after the iteration in progress, and what
+    it raised goes on to the caller. Either way a checkpoint is written first, and `kemeny.resume` goes on from it.
+    `observers` see more than a callback: see `kemeny.Observer`.
+    """
+    return start(env, from_flat(settings, preset_settings(preset)), out, observers, callback)
+
+
+def start(
+    env: EnvLike,
+    settings: Settings,
+    out: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    callback: Callback | None = None,
+) -> Run:
+    """`train`, with settings already made."""
+    make_learner(settings)
+    inspect(env, costs=settings.cost, simulation=settings.simulation)
+    name = name_of(env)
+    if out is None:
+        out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
+    config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
+    named = {**to_flat(settings), "cost": cost_names(settings)}
+    run = Run.create(Path(out), {**config, "settings": named, **surroundings()}, Disk(Observers(observers)))
+    keep_compiled(xla_cores())
+    with run.locked():
+        return go(run, env, settings, None, observers, callback)
+
+
+def resume(
+    path: str | Path,
+    *,
+    env: EnvLike | None = None,
+    cost: Any = None,
+    inexact: bool = False,
+    callback: Callback | None = None,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Go on with a stopped or killed run exactly where its newest sound checkpoint left it.
+
+    A run whose environment came from a function needs that function again as `env`; one with costs that are functions
+    needs its costs again as `cost`. Where environments cannot be brought back to where they were, the run is refused,
+    or with `inexact` goes on from start states. `callback` and `observers` are those of `kemeny.train`.
+    """
+    run = Run.open(path)
+    config = run.config
+    if env is None:
+        if not config["env_is_id"]:
+            raise UserError(f"{path} was trained on the function {config['env']}: pass it as kemeny.resume(…, env=…).")
+        env = config["env"]
+    assert env is not None
+    settings = from_flat(config["settings"] if cost is None else {**config["settings"], "cost": cost})
+    names = cost_names(settings)
+    if names != config["settings"]["cost"]:
+        raise UserError(f"{path} was trained with the costs {config['settings']['cost']}, not {names}.")
+    if any(isinstance(given, str) and given.endswith("()") for given in settings.cost):
+        raise UserError(f"{path} was trained with the costs {names}: pass them as kemeny.resume(…, cost=…).")
+    say = Observers(observers).say
+    with run.locked():
+        for difference in differences(config):
+            say(f"{difference} The run goes on, but perhaps not bit for bit as if it had never stopped.")
+        keep_compiled(keep_cores(config.get("cores"), say))
+        saved = run.to_resume(say)
+        if saved is None:
+            say(f"{path} has no checkpoint yet: starting from the beginning.")
+        elif saved.facts["iteration"] >= settings.iterations or saved.facts.get("finished"):
+            say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
+            return run
+        return go(run, env, settings, saved, observers, callback, inexact)
