@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kemeny.experience.settings import EvaluationProtocol
     from kemeny.observers import Observer
     from kemeny.runs.directory import Run
+    from kemeny.runs.export import export
     from kemeny.runs.load import load_policy
     from kemeny.runs.settings import Settings
     from kemeny.runs.train import resume, train
@@ -36,6 +37,7 @@ __all__ = [
     "Settings",
     "UserError",
     "evaluate",
+    "export",
     "load_policy",
     "resume",
     "train",
@@ -53,6 +55,7 @@ _HOMES = {
     "Settings": "kemeny.runs.settings",
     "UserError": "kemeny.errors",
     "evaluate": "kemeny.experience.evaluate",
+    "export": "kemeny.runs.export",
     "load_policy": "kemeny.runs.load",
     "resume": "kemeny.runs.train",
     "train": "kemeny.runs.train",

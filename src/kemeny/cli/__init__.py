@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "train a policy and leave a run directory",
     "resume": "go on with a stopped or killed run",
     "evaluate": "run a trained policy and report its returns; film it",
+    "export": "write a trained policy as ONNX or plain arrays",
     "plot": "draw the learning curves of runs",
     "exact": "solve a finite model exactly",
     "bench": "measure training speed beside the simulator's",

@@ -1,0 +1,94 @@
+"""A policy in few words and plain arrays, for programs that know nothing of Kemeny.
+
+Whatever the spaces of an environment are, a policy is: parts of an observation, each of which is numbers or choices,
+written one after the other as one row (a choice as a one-hot vector); a normaliser; a network; and an action, which is
+numbers between bounds or choices.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from kemeny.spec import Box, Discrete, Space, Spaces
+
+F32 = np.float32
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array that the environment gives or takes."""
+
+    name: str
+    kind: Literal["numbers", "choices"]
+    shape: tuple[int, ...]
+    """As the environment has it, without the batch."""
+    sizes: tuple[int, ...] = ()
+    """Of each choice: how many there are to choose from."""
+    starts: tuple[int, ...] = ()
+    """Of each choice: the smallest number that it may be."""
+
+    @property
+    def size(self) -> int:
+        """Number of columns of a row, or of outputs of the network."""
+        return math.prod(self.shape) if self.kind == "numbers" else sum(self.sizes)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All of a policy."""
+
+    spaces: Spaces
+    observation: tuple[Part, ...]
+    action: Part
+    network: Mapping[str, str]
+    """Its kind, and what else there is to say about it."""
+    layers: int
+    arrays: Mapping[str, np.ndarray]
+    """In float32. observation_mean, _scale and _clip are the normaliser's; weights_0, biases_0, … the network's. An
+    action of numbers has action_std, action_low and _high, and action_shift and _scale: what the environment calls the
+    policy's 0 and how much it calls the policy's 1."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """All but the arrays, as JSON."""
+        return {
+            "observation": [dataclasses.asdict(part) for part in self.observation],
+            "action": dataclasses.asdict(self.action),
+            "network": dict(self.network),
+            "layers": self.layers,
+        }
+
+
+def draw_up(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces: Spaces | None) -> Blueprint:
+    """The blueprint of a policy of a checkpoint (see `acting.Policy`) that `acting.check_policy` has passed."""
+    layers = sum(name.startswith("policy/network/weights/") for name in arrays)
+    outputs = len(arrays[f"policy/network/biases/{layers - 1}"])
+    continuous = "policy/log_std" in arrays
+    if spaces is None:
+        inputs = len(arrays["normalizer/mean"])
+        spaces = Spaces(Box((inputs,)), Box((outputs,)) if continuous else Discrete(outputs))
+    plain = {f"observation_{name}": arrays[f"normalizer/{name}"] for name in ("mean", "scale", "clip")}
+    for i in range(layers):
+        plain |= {f"{name}_{i}": arrays[f"policy/network/{name}/{i}"] for name in ("weights", "biases")}
+    if continuous:
+        plain["action_std"] = np.exp(arrays["policy/log_std"])
+        for name, otherwise in (("low", -np.inf), ("high", np.inf), ("shift", 0), ("scale", 1)):
+            plain[f"action_{name}"] = arrays.get(f"action/{name}", np.full(outputs, otherwise, F32))
+    return Blueprint(
+        spaces,
+        (_part("observation", spaces.observation),),
+        _part("action", spaces.action),
+        network,
+        layers,
+        {name: np.asarray(array, F32, order="C") for name, array in plain.items()},
+    )
+
+
+def _part(name: str, space: Space) -> Part:
+    if isinstance(space, Discrete):
+        return Part(name, "choices", (), (space.n,), (space.start,))
+    return Part(name, "numbers", space.shape)

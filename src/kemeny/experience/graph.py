@@ -1,0 +1,148 @@
+"""A policy as an ONNX graph, which runtimes for many languages and devices can run."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kemeny.errors import UserError
+from kemeny.experience.blueprint import Blueprint, Part
+
+OPSET, IR_VERSION = 13, 7
+"""Of 2020: every runtime in use knows them, and nothing newer is needed."""
+FLOAT, INT64 = 1, 7
+"""ONNX's numbers for these types."""
+ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
+REFUSE = "refuse_what_is_no_observation"
+"""The node that fails where the policy in NumPy refuses an observation: a runtime's message names it."""
+
+
+def to_onnx(blueprint: Blueprint, metadata: Mapping[str, str], *, distribution: bool = False) -> bytes:
+    """The graph from observations, as the environment gives them, to actions, as the environment takes them.
+
+    All have a batch dimension of any length. With `distribution`, the parameters of the distribution of actions are
+    outputs, too.
+    """
+    try:
+        from onnx import checker, helper
+    except ImportError as error:
+        raise UserError("An export to ONNX needs an extra package: pip install 'kemeny[onnx]'.") from error
+    if blueprint.network["kind"] != "perceptron":
+        raise UserError(f"A network of the kind {blueprint.network['kind']!r} cannot be exported to ONNX.")
+    graph = _Graph(blueprint.arrays)
+    for part in blueprint.observation:
+        graph.declare(part.name, part.kind, part.shape, graph.inputs)
+    rows = graph("Concat", *(_row(graph, part) for part in blueprint.observation), axis=1)
+    head = graph("Add", _network(graph, blueprint, rows), _failure(graph, blueprint, rows))
+    act = _numbers if blueprint.action.kind == "numbers" else _choices
+    act(graph, blueprint.action, head, distribution)
+    model = helper.make_model(
+        helper.make_graph(graph.nodes, "policy", graph.inputs, graph.outputs, graph.constants),
+        producer_name="kemeny",
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+    )
+    helper.set_model_props(model, dict(metadata))
+    checker.check_model(model, full_check=True)
+    return model.SerializeToString()
+
+
+class _Graph:
+    """What a graph has so far; called with an operator and its inputs, it adds a node and returns the name of it."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
+        self._arrays, self._numbers = dict(arrays), itertools.count()
+
+    def __call__(self, operator: str, *inputs: str | np.ndarray, name: str | None = None, **attributes: Any) -> str:
+        from onnx import helper
+
+        name = name or self._next(operator.lower())
+        names = [self._named(given) for given in inputs]
+        self.nodes.append(helper.make_node(operator, names, [name], name=name, **attributes))
+        return name
+
+    def declare(self, name: str, kind: str, shape: tuple[int, ...], among: list[Any]) -> None:
+        """Say that this is an input or an output."""
+        from onnx import helper
+
+        among.append(helper.make_tensor_value_info(name, FLOAT if kind == "numbers" else INT64, ["batch", *shape]))
+
+    def _named(self, given: str | np.ndarray) -> str:
+        """The name of an input of a node; an array becomes a constant, one of the policy's when it is first used."""
+        from onnx import numpy_helper
+
+        if isinstance(given, str) and given not in self._arrays:
+            return given
+        name, array = (given, self._arrays.pop(given)) if isinstance(given, str) else (self._next("constant"), given)
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def _next(self, kind: str) -> str:
+        return f"{kind}_{next(self._numbers)}"
+
+
+def _row(graph: _Graph, part: Part) -> str:
+    """A part of the observation as columns of the row that the network sees."""
+    flat = graph("Flatten", part.name, axis=1)
+    if part.kind == "numbers":
+        return flat
+    owner = np.repeat(np.arange(len(part.sizes)), part.sizes)
+    value = np.concatenate([start + np.arange(size) for start, size in zip(part.starts, part.sizes, strict=True)])
+    chosen = graph("Equal", graph("Gather", flat, owner, axis=1), value)
+    return graph("Cast", chosen, to=FLOAT)
+
+
+def _network(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
+    """Normaliser and perceptron."""
+    clip = blueprint.arrays["observation_clip"]
+    x = graph("Mul", graph("Sub", rows, "observation_mean"), "observation_scale")
+    x = graph("Clip", x, np.negative(clip), clip)
+    for layer in range(blueprint.layers):
+        if layer:
+            x = graph(ACTIVATIONS[blueprint.network["activation"]], x)
+        x = graph("Gemm", x, f"weights_{layer}", f"biases_{layer}")
+    return x
+
+
+def _failure(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
+    """A column of zeros; the run fails if a number is not finite or a choice is none of those that there are.
+
+    ONNX has no operator that refuses an input, but it is an error to ask for the second entry of an array of one. The
+    numbers of a row times 0 and its one-hot vectors have the sum that the vectors alone must have, or NaN.
+    """
+    counts = np.concatenate([np.full(part.size, part.kind == "choices", np.float32) for part in blueprint.observation])
+    total = graph("ReduceSum", graph("Mul", rows, counts), np.array([1]), keepdims=1)
+    expected = np.array(sum(len(part.sizes) for part in blueprint.observation), np.float32)
+    wrong = graph("Cast", graph("Not", graph("Equal", total, expected)), to=INT64)
+    return graph("Gather", np.zeros(1, np.float32), wrong, name=REFUSE)
+
+
+def _numbers(graph: _Graph, action: Part, head: str, distribution: bool) -> None:
+    """Actions of numbers: the mean, in the environment's unit and within its bounds."""
+    shape = np.array([-1, *action.shape])
+    mean = graph("Add", graph("Mul", head, "action_scale"), "action_shift")
+    graph("Reshape", graph("Min", graph("Max", mean, "action_low"), "action_high"), shape, name="action")
+    graph.declare("action", "numbers", action.shape, graph.outputs)
+    if distribution:
+        std = graph("Expand", graph("Mul", "action_std", "action_scale"), graph("Shape", mean))
+        for name, value in (("mean", mean), ("std", std)):
+            graph("Reshape", value, shape, name=name)
+            graph.declare(name, "numbers", action.shape, graph.outputs)
+
+
+def _choices(graph: _Graph, action: Part, head: str, distribution: bool) -> None:
+    """Actions of choices: the likeliest of each."""
+    ends = np.cumsum(action.sizes)
+    logits = [
+        graph("Slice", head, np.array([end - size]), np.array([end]), np.array([1]))
+        for end, size in zip(ends, action.sizes, strict=True)
+    ]
+    likeliest = graph("Concat", *(graph("ArgMax", each, axis=1, keepdims=1) for each in logits), axis=1)
+    counted = graph("Add", likeliest, np.array(action.starts))
+    graph("Reshape", counted, np.array([-1, *action.shape]), name="action")
+    graph.declare("action", "choices", action.shape, graph.outputs)
+    if distribution:
+        graph("Concat", *(graph("Softmax", each, axis=1) for each in logits), axis=1, name="probabilities")
+        graph.declare("probabilities", "numbers", (sum(action.sizes),), graph.outputs)
