@@ -23,9 +23,13 @@ class Part:
     """One array that the environment gives or takes."""
 
     name: str
+    path: tuple[str | int, ...]
+    """The keys that lead to it in an observation that has parts."""
     kind: Literal["numbers", "choices"]
+    dtype: str
+    """Of the array, in words of NumPy."""
     shape: tuple[int, ...]
-    """As the environment has it, without the batch."""
+    """Of one, without the batch."""
     sizes: tuple[int, ...] = ()
     """Of each choice: how many there are to choose from."""
     starts: tuple[int, ...] = ()
@@ -90,5 +94,5 @@ def draw_up(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces
 
 def _part(name: str, space: Space) -> Part:
     if isinstance(space, Discrete):
-        return Part(name, "choices", (), (space.n,), (space.start,))
-    return Part(name, "numbers", space.shape)
+        return Part(name, (), "choices", "int64", (), (space.n,), (space.start,))
+    return Part(name, (), "numbers", "float32", space.shape)

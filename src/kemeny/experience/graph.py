@@ -11,8 +11,8 @@ from kemeny.experience.blueprint import Blueprint, Part
 
 OPSET, IR_VERSION = 13, 7
 """Of 2020: every runtime in use knows them, and nothing newer is needed."""
-FLOAT, INT64 = 1, 7
-"""ONNX's numbers for these types."""
+TYPES = {"float32": 1, "int8": 3, "int64": 7}
+"""What ONNX calls them."""
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
 REFUSE = "refuse_what_is_no_observation"
 """The node that fails where the policy in NumPy refuses an observation: a runtime's message names it."""
@@ -32,7 +32,7 @@ def to_onnx(blueprint: Blueprint, metadata: Mapping[str, str], *, distribution: 
         raise UserError(f"A network of the kind {blueprint.network['kind']!r} cannot be exported to ONNX.")
     graph = _Graph(blueprint.arrays)
     for part in blueprint.observation:
-        graph.declare(part.name, part.kind, part.shape, graph.inputs)
+        graph.declare(part.name, part.dtype, part.shape, graph.inputs)
     rows = graph("Concat", *(_row(graph, part) for part in blueprint.observation), axis=1)
     head = graph("Add", _network(graph, blueprint, rows), _failure(graph, blueprint, rows))
     act = _numbers if blueprint.action.kind == "numbers" else _choices
@@ -63,11 +63,11 @@ class _Graph:
         self.nodes.append(helper.make_node(operator, names, [name], name=name, **attributes))
         return name
 
-    def declare(self, name: str, kind: str, shape: tuple[int, ...], among: list[Any]) -> None:
+    def declare(self, name: str, dtype: str, shape: tuple[int, ...], among: list[Any]) -> None:
         """Say that this is an input or an output."""
         from onnx import helper
 
-        among.append(helper.make_tensor_value_info(name, FLOAT if kind == "numbers" else INT64, ["batch", *shape]))
+        among.append(helper.make_tensor_value_info(name, TYPES[dtype], ["batch", *shape]))
 
     def _named(self, given: str | np.ndarray) -> str:
         """The name of an input of a node; an array becomes a constant, one of the policy's when it is first used."""
@@ -91,7 +91,7 @@ def _row(graph: _Graph, part: Part) -> str:
     owner = np.repeat(np.arange(len(part.sizes)), part.sizes)
     value = np.concatenate([start + np.arange(size) for start, size in zip(part.starts, part.sizes, strict=True)])
     chosen = graph("Equal", graph("Gather", flat, owner, axis=1), value)
-    return graph("Cast", chosen, to=FLOAT)
+    return graph("Cast", chosen, to=TYPES["float32"])
 
 
 def _network(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
@@ -115,7 +115,7 @@ def _failure(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
     counts = np.concatenate([np.full(part.size, part.kind == "choices", np.float32) for part in blueprint.observation])
     total = graph("ReduceSum", graph("Mul", rows, counts), np.array([1]), keepdims=1)
     expected = np.array(sum(len(part.sizes) for part in blueprint.observation), np.float32)
-    wrong = graph("Cast", graph("Not", graph("Equal", total, expected)), to=INT64)
+    wrong = graph("Cast", graph("Not", graph("Equal", total, expected)), to=TYPES["int64"])
     return graph("Gather", np.zeros(1, np.float32), wrong, name=REFUSE)
 
 
@@ -124,12 +124,12 @@ def _numbers(graph: _Graph, action: Part, head: str, distribution: bool) -> None
     shape = np.array([-1, *action.shape])
     mean = graph("Add", graph("Mul", head, "action_scale"), "action_shift")
     graph("Reshape", graph("Min", graph("Max", mean, "action_low"), "action_high"), shape, name="action")
-    graph.declare("action", "numbers", action.shape, graph.outputs)
+    graph.declare("action", action.dtype, action.shape, graph.outputs)
     if distribution:
         std = graph("Expand", graph("Mul", "action_std", "action_scale"), graph("Shape", mean))
         for name, value in (("mean", mean), ("std", std)):
             graph("Reshape", value, shape, name=name)
-            graph.declare(name, "numbers", action.shape, graph.outputs)
+            graph.declare(name, "float32", action.shape, graph.outputs)
 
 
 def _choices(graph: _Graph, action: Part, head: str, distribution: bool) -> None:
@@ -142,7 +142,7 @@ def _choices(graph: _Graph, action: Part, head: str, distribution: bool) -> None
     likeliest = graph("Concat", *(graph("ArgMax", each, axis=1, keepdims=1) for each in logits), axis=1)
     counted = graph("Add", likeliest, np.array(action.starts))
     graph("Reshape", counted, np.array([-1, *action.shape]), name="action")
-    graph.declare("action", "choices", action.shape, graph.outputs)
+    graph.declare("action", action.dtype, action.shape, graph.outputs)
     if distribution:
         graph("Concat", *(graph("Softmax", each, axis=1) for each in logits), axis=1, name="probabilities")
-        graph.declare("probabilities", "numbers", (sum(action.sizes),), graph.outputs)
+        graph.declare("probabilities", "float32", (sum(action.sizes),), graph.outputs)
