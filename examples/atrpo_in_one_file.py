@@ -286,9 +286,11 @@ def refit(config: Config, state: State, x: np.ndarray, target: np.ndarray, shuff
 
 
 def update(config: Config, state: State, rollout: Rollout) -> tuple[State, dict[str, Any]]:
-    """One batch → the next state. The observation statistics are updated only when everything else is done."""
-    x = normalize(config, state.normalizer, rollout.observation)  # (T, B, D)
-    next_x = normalize(config, state.normalizer, rollout.next_observation)
+    """One batch → the next state. After the first batch, the statistics of a batch count from the next one on."""
+    seen = update_normalizer(state.normalizer, rollout.observation.reshape(-1, rollout.observation.shape[-1]))
+    normalizer = state.normalizer if state.normalizer.seen else seen
+    x = normalize(config, normalizer, rollout.observation)  # (T, B, D)
+    next_x = normalize(config, normalizer, rollout.next_observation)
     rho, advantage, target = estimate(config, state.critic, rollout, x, next_x)
 
     flat_x, flat_action = x.reshape(-1, x.shape[-1]), rollout.action.reshape(-1, rollout.action.shape[-1])  # (n, …)
@@ -296,8 +298,7 @@ def update(config: Config, state: State, rollout: Rollout) -> tuple[State, dict[
     key, shuffle = jax.random.split(state.key)
     critic, adam = refit(config, state, flat_x, target.reshape(-1).astype(np.float32), shuffle)
 
-    normalizer = update_normalizer(state.normalizer, rollout.observation.reshape(-1, x.shape[-1]))
-    new = State(policy, critic, adam, normalizer, key, state.iteration + 1)
+    new = State(policy, critic, adam, seen, key, state.iteration + 1)
     return new, {"rho": rho, "advantage": advantage, "target": target, "gain": gain, "kl": kl, "tries": tries}
 
 

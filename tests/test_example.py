@@ -122,7 +122,7 @@ def example_rollout(example, rollout):
 @pytest.fixture(scope="module")
 def side_by_side(example, config):
     """(library's state before, its rollout, state after and metrics; the tutorial's state after and info), in order."""
-    learner, rng = library_of(config), np.random.default_rng(0)
+    learner, rng = library_of(config), np.random.default_rng(1)
     theirs = library_state(learner)
     ours = example_state(example, config, theirs)
     history = []
@@ -216,7 +216,7 @@ def test_neither_takes_a_step_that_fails(example, config):
     config = dataclasses.replace(config, backtrack=1.0, backtrack_tries=2, delta=10.0)
     learner = library_of(config)
     before = library_state(learner)
-    rollout = random_rollout(np.random.default_rng(0), before)
+    rollout = random_rollout(np.random.default_rng(1), before)
     after, metrics = update(learner, before, rollout)
     ours, info = example.update(config, example_state(example, config, before), example_rollout(example, rollout))
     assert metrics.step.outcome == Outcome.LINE_SEARCH

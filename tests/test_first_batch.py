@@ -1,4 +1,4 @@
-"""What the first batch fixes: the scale and offset of the reward change nothing."""
+"""What the first batch fixes: the trust region holds from the first step on, and the reward's scale changes nothing."""
 
 import dataclasses
 
@@ -12,11 +12,39 @@ from kemeny.criterion import Average, Discounted
 from kemeny.learning.learner import Learner, init
 from kemeny.learning.normalizer import Normalizer
 from kemeny.learning.settings import CriticFit, Networks
+from kemeny.learning.steps.natural import Natural
 from kemeny.learning.update import update
 from tests.probes import Patience, Target
 from tests.test_learner import BOX, random_batch
 
 SMALL = Learner(networks=Networks(hidden=(16, 16)), critic=CriticFit(critic_epochs=2), iterations=10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_policy_that_is_deployed_stays_in_the_trust_region_from_the_first_update_on(seed):
+    """Observations far from standard: the normaliser goes from the identity to the statistics of the first batch."""
+    state = init(SMALL, BOX, jax.random.key(seed))
+    delta = Natural().region.delta
+    for iteration in range(3):
+        batch = random_batch(BOX, 10 * seed + iteration, time=50, envs=20)
+        batch = batch._replace(
+            observation=50 * batch.observation + 100, next_observation=50 * batch.next_observation + 100
+        )
+        acted = state.policy(state.normalizer(batch.observation))
+        state, metrics = update(SMALL, state, batch)
+        deployed = state.policy(state.normalizer(batch.observation))
+        if iteration == 0:
+            assert 0 < float(metrics.step.kl) <= delta
+            assert float(jnp.mean(deployed.kl(acted))) <= 1.1 * delta
+
+
+def test_a_normaliser_is_filled_once():
+    batch = jnp.array(np.random.default_rng(0).normal(3, 2, (100, 2)), jnp.float32)
+    fresh = Normalizer.init(2, 10.0)
+    filled = fresh.filled(batch)
+    np.testing.assert_allclose(filled.mean, batch.mean(0), rtol=1e-6)
+    np.testing.assert_array_equal(filled.mean, fresh.update(batch).mean)
+    np.testing.assert_array_equal(filled.filled(batch + 1).mean, filled.mean)
 
 
 @pytest.mark.parametrize("spike", [3e38, 1e25])

@@ -1,4 +1,4 @@
-"""What the first batch fixes before anything is learned from it: the units of the critics."""
+"""What the first batch fixes before anything is learned from it: observation statistics, units of the critics."""
 
 import dataclasses
 
@@ -9,14 +9,18 @@ from jaxtyping import Array, Float
 from kemeny.criterion import Criterion
 from kemeny.learning.learner import Learner, State
 from kemeny.learning.networks import Critic
-from kemeny.rollout import Rollout
+from kemeny.rollout import Rollout, flatten
 
 SMALLEST_USUAL, LARGEST_USUAL = 0.03, 10.0
 """A signal whose size is between these is of order one: critics learn in its own unit, as the paper's do."""
 
 
 def prepare(learner: Learner, state: State, rollout: Rollout) -> State:
-    """The state in which a batch is learned from; once the units are settled, the state as it is."""
+    """The state in which a batch is learned from; after the first batch, the state as it is.
+
+    A policy that stepped under one normaliser and acted under another would leave the trust region. The first policy
+    acts nearly alike in all states under any normaliser, so the batch is used as if it had acted under the new one.
+    """
     ends = rollout.terminal.any()
     critics = tuple(
         jax.lax.cond(
@@ -28,7 +32,8 @@ def prepare(learner: Learner, state: State, rollout: Rollout) -> State:
         )
         for critic, signal in zip(state.critics, rollout.signals, strict=True)
     )
-    return dataclasses.replace(state, critics=critics)
+    filled = state.normalizer.filled(flatten(rollout.observation))
+    return dataclasses.replace(state, normalizer=filled, critics=critics)
 
 
 def _with_unit(critic: Critic, criterion: Criterion, signal: Float[Array, "time env"], ends: Array) -> Critic:

@@ -6,6 +6,7 @@ deviation before being fed to any network").
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -32,6 +33,14 @@ class Normalizer(eqx.Module):
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
         """Scale and clip."""
         return jnp.clip((observation - self.mean) * self.scale, -self.clip, self.clip)
+
+    def filled(self, batch: Float[Array, "sample obs"]) -> "Normalizer":
+        """Before the first batch has been counted, its statistics; afterwards these.
+
+        A policy must not step under one normaliser and act under another: that would leave the trust region.
+        """
+        first = self.update(batch)
+        return jax.tree.map(lambda mine, other: jnp.where(self.count == 0, other, mine), self, first)
 
     def update(self, batch: Float[Array, "sample obs"]) -> "Normalizer":
         """Statistics of everything seen so far and the batch together (Chan et al.'s pairwise merge)."""

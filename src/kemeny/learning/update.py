@@ -91,6 +91,7 @@ class _CriticWork(NamedTuple):
 @jax.jit
 def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Samples, _CriticWork, Metrics]:
     """Everything but the critics (lines 4 to 8 and 10)."""
+    seen = state.normalizer.update(flatten(rollout.observation))
     state = prepare(learner, state, rollout)
     samples, estimates = estimate(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
@@ -118,7 +119,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         state,
         policy=policy,
         step=step,
-        normalizer=state.normalizer.update(flatten(rollout.observation)),
+        normalizer=seen,
         key=key,
         iteration=state.iteration + 1,
         skipped_in_a_row=skipped,
