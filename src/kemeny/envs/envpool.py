@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
-from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Step, seed_of
+from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, understand_actions, understand_observations
 from kemeny.envs.strangers import text_of
@@ -27,6 +27,8 @@ class EnvPoolPool:
     counted here); its `send` and `recv` build nested dictionaries in Python, about 40 µs per step (so `_send` and
     `_recv` below them are called, and a test compares the two).
     """
+
+    comeback: Comeback = "replay"
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
 from kemeny.envs.names import envpool_ids, refuse_malformed, unknown
-from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, EnvLike, Step, seed_of
+from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, EnvLike, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, text_of, type_and_text
@@ -45,7 +45,11 @@ def make_env(env: EnvLike, **env_kwargs: Any) -> tuple[gymnasium.Env, int | None
     `FlattenObservation(gymnasium.make(…))` means the same as an id. If an environment cuts trajectories in another
     way, it still does.
     """
-    made = _make(env, **env_kwargs)
+    return remove_time_limit(_make(env, **env_kwargs))
+
+
+def remove_time_limit(made: gymnasium.Env) -> tuple[gymnasium.Env, int | None]:
+    """An environment without any `TimeLimit`, and the shortest that it had."""
     limits: list[int] = []
     while isinstance(made, gymnasium.wrappers.TimeLimit):
         limits.append(made._max_episode_steps)
@@ -67,6 +71,11 @@ def _make(env: EnvLike, **env_kwargs: Any) -> gymnasium.Env:
         raise
     except RAISED as error:
         raise NotMade(f"{name_of(env)} could not be made: it raised {type_and_text(error)}.") from error
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        raise UserError(
+            f"{name_of(env)} returned a vector environment of its own size: give it a parameter num_envs, and let it "
+            "make one of that many copies at each call."
+        )
     if not isinstance(made, gymnasium.Env):
         raise UserError(
             f"The function {name_of(env)} returned an object of type {type(made).__name__}, "
@@ -277,6 +286,8 @@ class GymnasiumPool:
     Restart number k of environment i is `env.reset(seed=…)` with a seed made from (the run's seed, i, k): a trajectory
     depends on that seed and its actions only, not on anything before.
     """
+
+    comeback: Comeback = "replay"
 
     def __init__(
         self,

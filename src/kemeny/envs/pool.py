@@ -15,13 +15,17 @@ from kemeny.envs.costs import Cost
 from kemeny.envs.names import envpool_ids
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
+from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, complaint
 from kemeny.spec import ArraySpec, Spec
 
-EnvLike = str | Callable[[], gymnasium.Env]
-"""An id, or a function without arguments that makes a Gymnasium environment."""
+EnvLike = str | Callable[[], gymnasium.Env] | Callable[..., gymnasium.vector.VectorEnv]
+"""An id, a function without arguments that makes a Gymnasium environment, or one with the parameter `num_envs` that
+makes a vector environment of so many copies."""
 Backend = Literal["auto", "envpool", "gymnasium"]
 """Which library simulates; `auto` is EnvPool for the ids that it has, unless there are workers."""
+Comeback = Literal["replay", "state", "never"]
+"""How a new pool is brought to where another was: by the same restarts and actions, by a saved state, or not at all."""
 DEFAULT_SIMULATION = Simulation()
 INT64 = AtMost(2**63 - 1)
 
@@ -58,6 +62,11 @@ class Pool(Protocol):
     num_envs: int
     spec: Spec
 
+    @property
+    def comeback(self) -> Comeback:
+        """How a new pool is brought to where this one is; a pool with a saved state is `Stateful`."""
+        ...
+
     def reset(self, ids: np.ndarray) -> np.ndarray:
         """Restart these environments; returns their start observations, one row per id."""
         ...
@@ -65,6 +74,7 @@ class Pool(Protocol):
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Begin a step of all environments, or of these only; returns at once.
 
+        A pool that can only step all together moves the others too; they must be reset before they are sent to again.
         Actions are as the policy draws them. Continuous ones are mapped to the bounds of the environment, unless these
         are of order one, and clipped to them (`envs.spaces.Actions`).
         """
@@ -87,6 +97,18 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """Release processes and memory; a closed pool cannot be used."""
+        ...
+
+
+class Stateful(Pool, Protocol):
+    """A pool whose `comeback` is "state"."""
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Where all environments are, and their randomness; none may wait for a restart."""
+        ...
+
+    def set_state(self, arrays: dict[str, np.ndarray]) -> bool:
+        """Bring a newly made pool to where another was; whether it got there."""
         ...
 
 
@@ -220,37 +242,56 @@ def inspect(
 
     It is that of the library which will simulate: with workers, an id that EnvPool has too is Gymnasium's.
     """
-    if choose_backend(env, backend, simulation.workers) == "envpool":
+    chosen = choose_backend(env, backend, simulation.workers)
+    if chosen == "envpool":
         from kemeny.envs.envpool import inspect_envpool
 
         assert isinstance(env, str)
         return inspect_envpool(env, costs)
+    if chosen == "vector":
+        from kemeny.envs.vector import inspect_vector
+
+        return inspect_vector(env, costs, simulation)
     from kemeny.envs.gymnasium import inspect_gymnasium
 
     return inspect_gymnasium(env, costs)
 
 
-def choose_backend(env: EnvLike, backend: Backend, workers: int) -> Literal["envpool", "gymnasium"]:
-    """Which library runs this environment."""
+def choose_backend(env: EnvLike, backend: Backend, workers: int) -> Literal["envpool", "gymnasium", "vector"]:
+    """Which library runs this environment, and whether as a vector environment."""
+    from kemeny.envs.vector import makes_copies
+
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise UserError(
+            "A run needs vector environments of several sizes, so one that is made already is of no use: pass a "
+            "function with the parameter num_envs that makes one."
+        )
     if not (isinstance(env, str) or callable(env)):
         raise UserError(f"An environment is an id or a function that makes one, not of type {type(env).__name__}.")
-    if backend == "gymnasium":
+    if backend == "gymnasium" and isinstance(env, str):
         return "gymnasium"
     if not isinstance(env, str):
         if backend == "envpool":
             raise UserError("EnvPool runs ids, not functions: choose the backend auto or gymnasium.")
-        return "gymnasium"
+        if makes_copies(env) and workers:
+            raise UserError(f"{name_of(env)} makes a vector environment, which is not for workers: leave workers at 0.")
+        return "vector" if makes_copies(env) else "gymnasium"
     if env not in envpool_ids():
         if backend == "envpool":
             raise UserError(f"EnvPool has no environment {env!r}: choose the backend auto or gymnasium.")
-        return "gymnasium"
+        return "vector" if not workers and makes_copies(env) else "gymnasium"
     if workers and backend == "envpool":
         raise UserError("EnvPool has threads instead of workers: leave workers at 0, or choose the backend gymnasium.")
     return "gymnasium" if workers else "envpool"
 
 
 def _pool_class(env: EnvLike, backend: Backend, workers: int) -> Callable[..., Pool]:
-    if choose_backend(env, backend, workers) == "envpool":
+    chosen = choose_backend(env, backend, workers)
+    if chosen == "vector":
+        from kemeny.envs.vector import VectorPool
+
+        return VectorPool
+    if chosen == "envpool":
         from kemeny.envs.envpool import EnvPoolPool
 
         return EnvPoolPool

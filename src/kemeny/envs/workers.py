@@ -27,7 +27,7 @@ import numpy as np
 
 from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
-from kemeny.envs.pool import Clock, EnvLike, Step
+from kemeny.envs.pool import Clock, Comeback, EnvLike, Step
 from kemeny.envs.settings import Simulation
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.errors import RunError, UserError
@@ -57,6 +57,8 @@ class RemoteTraceback(Exception):
 
 class WorkerPool:
     """Gymnasium environments in worker processes: the numbers are those of `GymnasiumPool`, bit for bit."""
+
+    comeback: Comeback = "replay"
 
     def __init__(
         self,

@@ -7,11 +7,12 @@ generator seeded by (seed, iteration, shard), so there is no random state to car
 
 from collections import deque
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 
 from kemeny.envs.faults import LARGEST, TRIES, Faults, usable
-from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, Step, inspect, make_halves
+from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, Stateful, Step, inspect, make_halves
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy
@@ -19,6 +20,7 @@ from kemeny.experience.ends import charge
 from kemeny.experience.settings import RESET_COST, Task
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.learner import State
+from kemeny.naming import name_of
 from kemeny.observers import NOBODY, Observer
 from kemeny.rollout import Rollout
 from kemeny.spec import ArraySpec, Spec, check_arrays
@@ -28,6 +30,8 @@ LATEST_STARTS = 200
 """Restarts over which the value of the start states is averaged."""
 NEVER = 2**62
 """Steps after which a trajectory without a limit is cut."""
+STATE = "state"
+"""Begins the names of a pool's own arrays in a snapshot; the pool's number follows."""
 NOISE_STREAM = 1
 """Keeps exploration noise apart from other uses of a run's seed."""
 
@@ -106,23 +110,45 @@ class Shard:
     def replay(self, restarts: np.ndarray, since_restart: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Restart as often as before, then take again the actions since the last restart (the last rows).
 
-        Those that ended on the way, as they did not the first time, are returned.
+        Those that began earlier begin earlier again, so that all take their last step together. Those that ended on the
+        way, as they did not the first time, are returned.
         """
         self.pool.fast_forward(restarts - 1)
         self.restarts[:] = restarts - 1
-        self.restart(self.everyone)
         ended = np.zeros(len(self.everyone), bool)
-        for t in range(int(since_restart.max())):
-            ids = self.everyone[(since_restart > t) & ~ended]
-            if not ids.size:
-                break
-            self.pool.send(actions[len(actions) - since_restart[ids] + t, ids], ids)
+        for left in range(int(since_restart.max()), -1, -1):
+            if (since_restart == left).any():
+                self.restart(self.everyone[since_restart == left])
+            ids = self.everyone[(since_restart >= left) & ~ended]
+            if not ids.size or not left:
+                continue
+            self.pool.send(actions[len(actions) - left, ids], ids)
             step = self.pool.recv()
             self.observation[ids] = step.observation
             self.paid[ids] = np.column_stack([step.reward, step.costs])
             ended[ids] = step.terminated | step.truncated
         self.since_restart[:] = since_restart
         return ended
+
+    def come_back(
+        self, part: Mapping[str, np.ndarray], actions: np.ndarray, state: dict[str, np.ndarray]
+    ) -> np.ndarray:
+        """Go to where this part of a snapshot was taken; returns which environments got there."""
+        restarts, since_restart, observation = (part[name] for name in ("restarts", "since_restart", "observation"))
+        self.clock[:] = part["clock"]
+        if self.pool.comeback == "replay":
+            ended = self.replay(restarts, since_restart, actions)
+            other = (self.observation != observation).any(1) | ended
+            if "paid" in part:  # only a step pays: nothing is known of an environment that has just been restarted
+                other |= (since_restart > 0) & (self.paid != part["paid"]).any(1)
+            return ~other
+        if self.pool.comeback == "state" and cast(Stateful, self.pool).set_state(state):
+            self.restarts[:], self.since_restart[:], self.observation[:] = restarts, since_restart, observation
+            self.paid[:] = part["paid"]
+            return np.ones(len(self.everyone), bool)
+        self.pool.fast_forward(restarts)
+        self.restarts[:] = restarts
+        return np.zeros(len(self.everyone), bool)
 
     def _mend(self, policy: Policy, step: Step, into: Rollout, t: int) -> Step:
         """Restart what failed and let it take its step from a start state: the step that failed is in no batch.
@@ -231,11 +257,17 @@ class Collector:
                 self.spec: Spec = pool.spec
                 self.starts = Starts(pool.spec.observation)
             self.shards.append(Shard(pool, task, longest, phase, faults, self.starts, len(costs), observer))
+        self._replayed = all(shard.pool.comeback == "replay" for shard in self.shards)
         self._rollouts = (self.allocate(), self.allocate())
         if snapshot is None:
             for shard in self.shards:
                 shard.restart(shard.everyone)
             self.starts.fill()
+            if self.shards[0].pool.comeback == "never":
+                self.observer.say(
+                    f"{name_of(env)} is a vector environment without get_state() and set_state(): if this run is "
+                    "stopped, it can go on only from start states (--inexact)."
+                )
         else:
             self._check_snapshot(snapshot)
             self._restore(snapshot, inexact)
@@ -295,8 +327,11 @@ class Collector:
         return batch
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Where every environment stands, as what it takes to get there again: EnvPool cannot save its state."""
-        longest = int(self._since_restart().max())
+        """Where every environment stands, as what it takes to get there again: EnvPool cannot save its state.
+
+        Pools that can save theirs do.
+        """
+        longest = int(self._since_restart().max()) if self._replayed else 0
         history = np.concatenate([*self._history, np.empty_like(self._history[0][:0])])
         return {
             "steps": np.array(self.steps),
@@ -309,6 +344,16 @@ class Collector:
             "observation": np.concatenate([shard.observation for shard in self.shards]),
             "starts": self.starts.latest(),
             "paid": np.concatenate([shard.paid for shard in self.shards]),
+            **self._states(),
+        }
+
+    def _states(self) -> dict[str, np.ndarray]:
+        """The saved states of the pools that have one."""
+        return {
+            f"{STATE}{number}/{name}": array
+            for number, shard in enumerate(self.shards)
+            if shard.pool.comeback == "state"
+            for name, array in cast(Stateful, shard.pool).get_state().items()
         }
 
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
@@ -322,7 +367,7 @@ class Collector:
             "restarts": envs,
             "since_restart": envs,
         }
-        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot else 0
+        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot and self._replayed else 0
         observation, action = self.spec.observation, self.spec.action.array
         paid = ArraySpec((*envs, 1 + self.costs), np.dtype(np.float64))
         later = {"starts": self.starts.spec, "paid": paid}  # an older Kemeny did not store these
@@ -348,15 +393,16 @@ class Collector:
         actions = snapshot["actions"]
         self._history = deque([actions])
         end = lost = 0
-        for shard, falls, faults in zip(self.shards, snapshot["falls"], snapshot["faults"], strict=True):
+        per_env = ("restarts", "since_restart", "observation", "clock", "paid")
+        for number, (shard, falls, faults) in enumerate(
+            zip(self.shards, snapshot["falls"], snapshot["faults"], strict=True)
+        ):
             mine = slice(end, end + shard.pool.num_envs)
             end = mine.stop
-            ended = shard.replay(snapshot["restarts"][mine], snapshot["since_restart"][mine], actions[:, mine])
-            shard.clock[:] = snapshot["clock"][mine]
-            other = (shard.observation != snapshot["observation"][mine]).any(1) | ended
-            if "paid" in snapshot:  # only a step pays: nothing is known of an environment that has just been restarted
-                other |= (snapshot["since_restart"][mine] > 0) & (shard.paid != snapshot["paid"][mine]).any(1)
-            astray = np.flatnonzero(other)
+            part = {name: snapshot[name][mine] for name in per_env if name in snapshot}
+            prefix = f"{STATE}{number}/"
+            state = {name.removeprefix(prefix): array for name, array in snapshot.items() if name.startswith(prefix)}
+            astray = np.flatnonzero(~shard.come_back(part, actions[:, mine], state))
             if astray.size and not inexact:
                 raise RunError(
                     f"Environment {mine.start + astray[0]} did not come back to the state it was in: it has randomness "
@@ -379,6 +425,9 @@ class Collector:
         return np.concatenate([shard.since_restart for shard in self.shards])
 
     def _remember(self, actions: np.ndarray) -> None:
+        if not self._replayed:
+            self._history = deque([actions[:0].copy()])
+            return
         self._history.append(actions.copy())
         longest = int(self._since_restart().max())
         while sum(map(len, self._history)) - len(self._history[0]) >= longest:

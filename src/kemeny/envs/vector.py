@@ -1,0 +1,214 @@
+"""Gymnasium's vector environments behind the pool interface: many copies in one call, and no Python runs per copy."""
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from kemeny.envs.copies import Copies
+from kemeny.envs.costs import Cost
+from kemeny.envs.gymnasium import NotMade, RestartSeeds
+from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, EnvLike, Step, seed_of
+from kemeny.envs.settings import Simulation
+from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
+from kemeny.errors import Damaged, RunError, UserError
+from kemeny.naming import name_of
+from kemeny.spec import Spec
+
+FOREVER = 2**31 - 1
+"""The time limit of an id that is to have none."""
+ELAPSED = "elapsed"
+"""Name of the pool's own part of its state."""
+_in_use: "weakref.WeakValueDictionary[int, VectorEnv]" = weakref.WeakValueDictionary()
+
+
+def makes_copies(env: EnvLike) -> bool:
+    """Whether this makes many copies together: it has a parameter `num_envs`, or is the id of a vector environment.
+
+    An id that also has an ordinary environment is that, if its vector environment cannot be used.
+    """
+    if not isinstance(env, str):
+        try:
+            return "num_envs" in inspect.signature(env).parameters
+        except (TypeError, ValueError):  # some that are written in C do not say
+            return False
+    registered = gymnasium.registry.get(env)
+    if registered is None or registered.vector_entry_point is None:
+        return False
+    return registered.entry_point is None or _usable(env)
+
+
+@cache
+def _usable(env: str) -> bool:
+    try:
+        inspect_vector(env, ())
+    except UserError:
+        return False
+    return True
+
+
+def inspect_vector(env: EnvLike, costs: Sequence[Cost], simulation: Simulation = DEFAULT_SIMULATION) -> Spec:
+    """The spec of a vector environment, found by making one of two copies and taking some steps."""
+    pool = VectorPool(env, 2, seed=0, costs=costs, simulation=simulation)
+    pool.close()
+    return pool.spec
+
+
+class VectorPool:
+    """The copies of a vector environment, all stepped in `recv`.
+
+    A vector environment can only step all copies together. Copies that a step is not meant for take one too, with some
+    action; nobody sees it, and they wait for a restart afterwards.
+
+    The copies share their randomness: its seed is made from (the run's seed, the first copy's number, the restarts
+    before). But in `SyncVectorEnv` and `AsyncVectorEnv` every restart of every copy has its own seed, as in
+    `GymnasiumPool`.
+    """
+
+    def __init__(
+        self,
+        env: EnvLike,
+        num_envs: int,
+        *,
+        seed: int,
+        first_env: int = 0,
+        costs: Sequence[Cost] = (),
+        time_limit: int | None = None,
+        simulation: Simulation = DEFAULT_SIMULATION,
+    ) -> None:
+        name = name_of(env)
+        if simulation.restart_faulty:
+            raise UserError(
+                f"{name} is a vector environment, in which one copy cannot be made anew: leave out --restart-faulty."
+            )
+        self.num_envs = num_envs
+        made, limit = _make(env, num_envs)
+        try:
+            self._copies = Copies(made, name, costs, limit)
+            self._copies.try_out()
+        except BaseException as error:
+            close_quietly(made)
+            if isinstance(error, RunError):
+                raise UserError(f"{name} failed its first steps: {error}") from error.__cause__
+            raise
+        _in_use[id(made)] = made
+        self.spec = self._copies.spec
+        self._clock = Clock(num_envs, time_limit)
+        self._seed, self._first_env, self._before = seed, first_env, 0
+        self._begun = False
+        self._seeds = RestartSeeds(seed, first_env, num_envs) if self._copies.seeded_each else None
+        self._sent = self._copies.actions.batch(np.zeros((num_envs, *self.spec.action.array.shape)))
+
+    @property
+    def comeback(self) -> Comeback:
+        """How a new pool is brought to where this one is: only what has a state or seeds of its own comes back."""
+        if self._copies.has_state:
+            return "state"
+        return "replay" if self._seeds is not None else "never"
+
+    def reset(self, ids: np.ndarray) -> np.ndarray:
+        """Restart these copies; returns their start observations, one row per id."""
+        ids = self._clock.restart(ids)
+        if self._seeds is None and not self._begun:
+            self._begun = True
+            return self._copies.begin(seed_of(self._seed, self._first_env, self._before))[ids]
+        which = np.zeros(self.num_envs, bool)
+        which[ids] = True
+        seeds = None
+        if self._seeds is not None:
+            seeds = dict(zip(ids.tolist(), self._seeds.take(ids), strict=True))
+            seeds = [seeds.get(i) for i in range(self.num_envs)]
+        return self._copies.restart(which, seeds)[ids]
+
+    def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
+        """Keep the actions until `recv` takes the step."""
+        rows = self._clock.begin(ids)
+        batch = self._copies.actions.batch(action)
+        if rows is self._clock.everyone:
+            self._sent = batch
+        else:  # the others do again what they did last
+            self._sent = self._sent.copy()
+            self._sent[rows] = batch
+
+    def recv(self) -> Step:
+        """Take the step that was begun; its rows are in the order of the ids sent."""
+        ids = self._clock.stepping()
+        try:
+            step = self._copies.step(self._sent, ids)
+        except BaseException:
+            self._clock.abandon()
+            raise
+        if ids is not self._clock.everyone:
+            step = Step(*(column[ids] for column in step))
+            waiting = np.ones(self.num_envs, bool)
+            waiting[ids] = False
+            self._clock.waiting |= waiting
+        return step._replace(truncated=self._clock.end(step.terminated, step.truncated))
+
+    def fast_forward(self, restarts: np.ndarray) -> None:
+        """Continue as after this many restarts; copies that share their randomness get one that is new."""
+        if self._seeds is not None:
+            self._seeds.fast_forward(restarts)
+        else:
+            self._before = int(restarts.sum())
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Where all copies are, as arrays."""
+        if self._clock.waiting.any():
+            raise RuntimeError("Some environments wait for a restart: call reset() for them before get_state().")
+        return {ELAPSED: self._clock.elapsed.copy(), **self._copies.get_state()}
+
+    def set_state(self, arrays: dict[str, np.ndarray]) -> bool:
+        """Bring a newly made pool to where another was; whether it got there."""
+        own = dict(arrays)
+        elapsed = own.pop(ELAPSED, np.empty(0))
+        if elapsed.shape != (self.num_envs,) or elapsed.dtype != np.int64:
+            raise Damaged(f"The checkpoint does not fit its run: it does not hold the state of {self._copies.name}.")
+        self._clock.elapsed[:] = elapsed
+        self._clock.waiting[:] = False
+        self._begun = True
+        return self._copies.set_state(own)
+
+    def take_faults(self) -> list[str]:
+        """Always empty: what a vector environment raises is raised."""
+        return []
+
+    def close(self) -> None:
+        """Close the environment."""
+        _in_use.pop(id(self._copies.env), None)
+        self._copies.close()
+
+
+def _make(env: EnvLike, num_envs: int) -> tuple[VectorEnv, int | None]:
+    """A vector environment of so many copies, and the time limit that it would have had."""
+    name, limit = name_of(env), None
+    try:
+        if isinstance(env, str):
+            limit = gymnasium.spec(env).max_episode_steps
+            options: dict[str, Any] = {} if limit is None else {"max_episode_steps": FOREVER}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about a missing autoreset mode, which is refused here
+                made = gymnasium.make_vec(env, num_envs, vectorization_mode="vector_entry_point", **options)
+        else:
+            maker: Callable[..., Any] = env
+            made = maker(num_envs=num_envs)
+    except UserError:
+        raise
+    except RAISED as error:
+        raise NotMade(f"{name} could not be made: it raised {type_and_text(error)}.") from error
+    if not isinstance(made, VectorEnv):
+        raise UserError(
+            f"{name} has a parameter num_envs, so it must return a new gymnasium.vector.VectorEnv at each call, but it "
+            f"returned an object of type {type(made).__name__}."
+        )
+    if made.num_envs != num_envs:
+        raise UserError(f"{name} was asked for num_envs={num_envs} copies and made {made.num_envs}.")
+    if id(made) in _in_use:
+        raise UserError(f"{name} returned the same environment twice, but it must return a new one at each call.")
+    return made, limit
