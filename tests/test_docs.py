@@ -1,14 +1,20 @@
 """The documentation names what there is: no more, no less."""
 
+import contextlib
 import dataclasses
+import functools
 import inspect
+import io
 import json
 import re
-from pathlib import Path
+import shlex
+import sys
 
+import jax
 import pytest
 
 import kemeny
+from kemeny import cli
 from kemeny.learning.steps import clip, natural
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome, Report
@@ -16,9 +22,10 @@ from kemeny.learning.update import CostMetrics, CriticMetrics, Metrics
 from kemeny.machine import RECORDED_VERSIONS
 from kemeny.runs.checkpoint import latest
 from kemeny.runs.settings import Settings, to_flat
+from tests import pages
 from tests.conftest import TINY
+from tests.pages import PAGES, ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
@@ -129,3 +136,82 @@ def test_code_that_is_named_exists(page):
                 found = importlib.import_module(f"{found.__name__}.{part}")
             else:
                 found = getattr(found, part)
+
+
+BLOCKS = [block for page in PAGES for block in pages.blocks(page)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_block_says_what_it_is(block):
+    """A block that is not run is skipped here, with its reason."""
+    assert block.kind in (*pages.RUN, pages.SHOWN), (
+        f"{block}: a block is ```sh, ```python or ```text, not {block.kind!r}"
+    )
+    if block.reason:
+        assert block.kind in pages.RUN, f"{block} would not be run anyway"
+        pytest.skip(f"{block} is not run: {block.reason}")
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, about the processes that a page starts
+@pytest.mark.parametrize("page", [page for page in PAGES if any(pages.blocks(page))], ids=lambda page: page.name)
+def test_what_a_page_shows_can_be_typed(page, tmp_path, monkeypatch, quick_to_compile):
+    """All blocks of a page, in order (`tests/pages.py` says how)."""
+    for folder in ("docs/pictures", "benchmarks/results"):  # where pages write to
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("kemeny.experiments.bench.measure", lambda *_: sys.exit())  # its flags are read, no more
+    train = kemeny.train
+    monkeypatch.setattr(kemeny, "train", lambda env, **settings: train(env, **{**settings, **pages.TINY}))
+    reader = pages.Reader(tmp_path, functools.partial(run_command_line, monkeypatch))
+    try:
+        for block in pages.blocks(page):
+            if block.kind in pages.RUN and not block.reason:
+                reader.follow(block)
+    finally:
+        pages.clear_of(tmp_path)
+
+
+@pytest.fixture
+def quick_to_compile():
+    """Programs that run for a moment need no optimising."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def run_command_line(monkeypatch, words) -> int:
+    """`kemeny …` in this process."""
+    monkeypatch.setattr(sys, "argv", ["kemeny", *words])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def all_flags():
+    """The flags of every command, by its name."""
+    found = {}
+    for name in cli.COMMANDS:
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as help_text:
+            run_command_line(patch, [name, "--help"])
+        found[name] = pages.flags(help_text.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_flags_within_the_text_exist(page, all_flags):
+    """`kemeny COMMAND --flag` in backticks is a command with that flag; `--flag` alone is a flag of some command."""
+    for text in pages.inline(page):
+        if text.startswith("kemeny "):
+            command, *words = shlex.split(text)[1:]
+            known = all_flags.get(command, {"--help", "--version"})
+            assert command in {"COMMAND", "--version", "--help", "…", *all_flags}, f"{page.name}: {text}"
+        elif text.startswith("--"):
+            words, known = shlex.split(text), set().union(*all_flags.values())
+        else:
+            continue
+        unknown = {word for word in words if re.fullmatch(r"--[a-z-]+", word)} - known  # XLA's flags have a _
+        assert not unknown, f"{page.name}: `{text}`: there is no {unknown}"
