@@ -1,7 +1,11 @@
 """The adapters mean the same by fall, cut, time-out and restart."""
 
+import warnings
+
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from kemeny.envs.pool import make_pool
 from kemeny.envs.settings import Simulation
@@ -10,20 +14,35 @@ ADAPTERS = {
     "envpool": {"backend": "envpool", "simulation": Simulation(threads=1)},
     "gymnasium": {"backend": "gymnasium"},
     "workers": {"backend": "gymnasium", "simulation": Simulation(workers=2)},
+    **{mode: {} for mode in AutoresetMode},
 }
 
 
 @pytest.fixture(params=ADAPTERS)
 def make(request):
     pools = []
+    together = isinstance(request.param, AutoresetMode)
 
     def make(env, num_envs, **options):
+        env = vectorised(env, request.param) if together else env
         pools.append(make_pool(env, num_envs, seed=0, **ADAPTERS[request.param], **options))
         return pools[-1]
 
+    make.together = together
     yield make
     for pool in pools:
         pool.close()
+
+
+def vectorised(env, mode):
+    """A function that makes a vector environment of this one."""
+
+    def make_one():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about an older version
+            return gymnasium.make(env, disable_env_checker=True)
+
+    return lambda num_envs: SyncVectorEnv([make_one] * num_envs, autoreset_mode=mode)
 
 
 PUSH = {"CartPole-v1": np.array([1]), "InvertedPendulum-v5": np.array([[0.7]], np.float32)}
@@ -55,13 +74,17 @@ def test_a_fall(make, env):
     assert step.terminated.tolist() == [True]
     assert step.truncated.tolist() == [False]
     assert abs(step.observation[0, component]) > limit  # the state it fell into, not the next start
-    with pytest.raises(RuntimeError, match=r"\[1\] have ended"):
+    with pytest.raises(RuntimeError, match=r"\[0, 1\] have ended" if make.together else r"\[1\] have ended"):
         push(pool, env, [0, 1])
+    if make.together:  # the other has moved too
+        pool.reset(np.array([0]))
     again = pool.reset(np.array([1]))
     assert np.abs(again).max() <= NOISE[env]
     assert not np.array_equal(again[0], start[0])
     other = push(pool, env, [0])  # it has not moved meanwhile: this is its first step
     assert np.abs(other.observation[0, component]) < limit
+    if make.together:
+        pool.reset(np.array([1]))
     assert fall(pool, env, 1)[0] == pytest.approx(length, abs=4)
 
 

@@ -1,6 +1,7 @@
 """Vector environments: whichever autoreset mode they have, they mean what the same environments mean one by one."""
 
 import functools
+import itertools
 
 import gymnasium
 import numpy as np
@@ -137,10 +138,14 @@ def test_only_one_call_per_step():
     pool = make_pool(lambda num_envs: made.append(Carts(num_envs)) or made[-1], 1000, seed=0)
     before = made[-1].calls
     pool.reset(np.arange(1000))
-    for _ in range(5):
-        pool.send(np.zeros((1000, 1), np.float32))
-        pool.recv()
+    steps = []
+    for t in range(5):
+        pool.send(np.full((1000, 1), -0.1 * t, np.float32))
+        steps.append(pool.recv())
     assert made[-1].calls - before == 5
+    for one, other in itertools.pairwise(steps):  # though the environment writes into its own arrays
+        assert not np.array_equal(one.reward, other.reward)
+        assert not np.array_equal(one.observation, other.observation)
 
 
 @pytest.mark.parametrize("mode", MODES)

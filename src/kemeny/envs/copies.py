@@ -90,6 +90,7 @@ class Copies:
             )
         observation = self._rows(values[0])
         reward = self._column(values[1], "rewards")
+        reward = reward if reward.dtype.kind == "f" else reward.astype(np.float64)
         terminated = self._column(values[2], "terminations").astype(bool)
         truncated = self._column(values[3], "truncations").astype(bool)
         self._over = terminated | truncated
@@ -216,7 +217,7 @@ class Copies:
         if array.shape != (self.num_envs,) or array.dtype.kind not in "biuf":
             expected = f"{self.num_envs} numbers"
             raise self._wrong(f"{what} of shape {array.shape} and type {array.dtype} instead of {expected}")
-        return array if array.dtype.kind == "f" else array.astype(np.float64)
+        return array
 
     def _wrong(self, what: str) -> RunError:
         return RunError(f"The vector environment {self.name} returned {what}.")
