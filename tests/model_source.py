@@ -8,7 +8,8 @@ from scipy.optimize import linprog
 from kemeny.learning.learner import Learner, State, init
 from kemeny.learning.update import update
 from kemeny.rollout import Rollout
-from kemeny.spec import Discrete, Spec, vector
+from kemeny.spaces import Discrete
+from kemeny.spec import Spec, vector
 from kemeny.tabular import MDP
 
 

@@ -22,7 +22,8 @@ from kemeny.learning.arrays import acting_arrays, bounds, from_arrays, to_arrays
 from kemeny.learning.learner import Learner, init
 from kemeny.learning.settings import Activation, Networks
 from kemeny.runs.checkpoint import ARRAYS, FACTS, FORMAT, SUMS
-from kemeny.spec import Box, Continuous, Discrete, Spaces, Spec, vector
+from kemeny.spaces import Box, Discrete, Spaces
+from kemeny.spec import Continuous, Spec, vector
 from tests.probes import policy_for
 
 NOTHING = object()
@@ -280,7 +281,7 @@ def test_a_checkpoint_that_says_nothing_of_its_spaces_is_read_as_it_always_was(s
 @pytest.mark.parametrize(
     ("described", "error", "why"),
     [
-        ({"observation": {"kind": "dict"}, "action": {"kind": "box", "shape": [3]}}, UserError, "upgrade"),
+        ({"observation": {"kind": "graph"}, "action": {"kind": "box", "shape": [3]}}, UserError, "upgrade"),
         ({"observation": None, "action": None}, Damaged, "does not say which"),
         (Spaces(Box((10**6,)), Box((10**6,))).description, Damaged, "length 4 and actions of length 3, but .*1000000"),
         (Spaces(Box((4,)), Discrete(3)).description, Damaged, "but says that it has .* 3 actions to choose from"),

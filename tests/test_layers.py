@@ -19,7 +19,18 @@ LEVELS = [
     {"learning", "envs", "tabular"},
 ]
 """From the top down; rooms on one level do not know of each other."""
-FOUNDATION = ["rollout", "observers", "criterion", "machine", "naming", "ranges", "spec", "errors"]
+FOUNDATION = [
+    "rollout",
+    "observers",
+    "criterion",
+    "machine",
+    "naming",
+    "ranges",
+    "spec",
+    "stored_spaces",
+    "spaces",
+    "errors",
+]
 """Files below all rooms, from the top down."""
 
 HEIGHT = {room: -level for level, rooms in enumerate(LEVELS) for room in rooms}

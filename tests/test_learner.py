@@ -18,7 +18,8 @@ from kemeny.learning.steps.protocol import Outcome
 from kemeny.learning.steps.surrogate import policy_gradient
 from kemeny.learning.update import _improve, update
 from kemeny.rollout import Rollout
-from kemeny.spec import Continuous, Discrete, Spec, vector
+from kemeny.spaces import Discrete
+from kemeny.spec import Continuous, Spec, vector
 from tests import oracles
 
 BOX = Spec(vector(3), Continuous(-np.ones(2, np.float32), np.ones(2, np.float32)), None)

@@ -19,7 +19,8 @@ from kemeny.envs.gymnasium import EnvironmentFault
 from kemeny.envs.pool import inspect, make_halves, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError, UserError
-from kemeny.spec import Discrete, vector
+from kemeny.spaces import Discrete
+from kemeny.spec import vector
 from tests.envs.toys import Counter, FailsToRestart, Faulty, Grid, Sloppy, Spaces
 
 EVERYONE = np.arange(5)
@@ -183,7 +184,9 @@ def test_discrete_states_and_actions_that_do_not_start_at_zero(make):
     pool.send(np.array([1, 1]))
     pool.recv()
     pool.send(np.array([0, 1]))
-    with pytest.raises(EnvironmentFault, match=r"Environment 1 \(.*Grid\) returned the observation 8, which is not"):
+    with pytest.raises(
+        EnvironmentFault, match=r"Environment 1 \(.*Grid\) returned 8 instead of whole numbers from 5 to 7"
+    ):
         pool.recv()
 
 
@@ -199,7 +202,7 @@ def test_no_ids_no_rows(make):
     ("how", "what"),
     [
         ("raise", r"raised KeyError: 'the wheel came off'"),
-        ("shape", r"returned an observation of shape \(4,\) instead of \(3,\)"),
+        ("shape", r"returned an observation of shape \(4,\) and type float64 instead of observations of length 3"),
         ("reward", r"returned a reward of shape \(2,\) instead of one number"),
         ("four", r"returned 4 values from step\(\) instead of \(observation, reward, .*, info\)"),
     ],

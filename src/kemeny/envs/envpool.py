@@ -14,7 +14,8 @@ from kemeny.envs.spaces import Actions, understand_actions, understand_observati
 from kemeny.envs.strangers import text_of
 from kemeny.errors import UserError
 from kemeny.machine import available_cores
-from kemeny.spec import Space, Spec, vector
+from kemeny.spaces import Dict, Leaf, Space, leaves
+from kemeny.spec import Spec, vector
 
 FOREVER = 2**31 - 1  # EnvPool counts steps in 32-bit integers; a trajectory of this length takes a day or more
 
@@ -57,7 +58,8 @@ class EnvPoolPool:
             **env_kwargs,
         )
         keys: list[str] = list(self._pool._state_keys)
-        self._columns = [keys.index(key) for key in (_observation_key(keys), "reward", "done", "trunc")]
+        self._parts = [(part, keys.index(key)) for part, key in _observation_keys(self._observations, keys)]
+        self._columns = [keys.index(key) for key in ("reward", "done", "trunc")]
         self._clock = Clock(num_envs, time_limit)
         self._everyone = self._clock.everyone.astype(np.int32)
         self._sent = np.empty(0)
@@ -66,7 +68,7 @@ class EnvPoolPool:
         """Restart these environments; returns their start observations, one row per id."""
         ids = self._clock.restart(ids)
         self._pool._reset(ids.astype(np.int32))
-        return self._observations.rows(self._pool._recv()[self._columns[0]])
+        return self._rows(self._pool._recv())
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Begin a step of all environments, or of these only; returns at once."""
@@ -79,10 +81,10 @@ class EnvPoolPool:
         """Wait for the step that was begun; its rows are in the order of the ids sent."""
         self._clock.stepping()  # raises if no step is under way, where EnvPool would wait for ever
         state = self._pool._recv()
-        raw, reward, done, cut = (state[i] for i in self._columns)
+        reward, done, cut = (state[i] for i in self._columns)
         terminated = done & ~cut
         truncated = self._clock.end(terminated, cut)
-        observation = self._observations.rows(raw)
+        observation = self._rows(state)
         return Step(observation, reward, terminated, truncated, self._read_costs(observation, reward, state))
 
     def fast_forward(self, restarts: np.ndarray) -> None:
@@ -108,6 +110,10 @@ class EnvPoolPool:
         """Stop the threads."""
         self._pool.close()
         self._pool = None
+
+    def _rows(self, state: list[np.ndarray]) -> np.ndarray:
+        rows = [part.rows(state[i]) for part, i in self._parts]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows, 1)
 
     def _read_costs(self, observation: np.ndarray, reward: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         costs = np.empty((len(reward), len(self._costs)))
@@ -154,5 +160,9 @@ def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Space, Actions, 
     return spec, observations, actions, info_keys
 
 
-def _observation_key(keys: list[str]) -> str:
-    return next(key for key in keys if key == "obs" or key.startswith("obs:"))
+def _observation_keys(observations: Space, keys: list[str]) -> list[tuple[Leaf, str]]:
+    """Each part of an observation with its name among EnvPool's arrays."""
+    if isinstance(observations, Dict):
+        return [(part, f"obs:{name}") for name, part in leaves(observations)]
+    (_, whole), *_ = leaves(observations)
+    return [(whole, next(key for key in keys if key == "obs" or key.startswith("obs:")))]

@@ -12,6 +12,8 @@ import gymnasium
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
+from kemeny.envs.faults import TRIES
+from kemeny.envs.masks import Masks, first_allowed, has_key, has_method, widen
 from kemeny.envs.names import envpool_ids, refuse_malformed, unknown
 from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, EnvLike, Step, seed_of
 from kemeny.envs.settings import Simulation
@@ -19,7 +21,11 @@ from kemeny.envs.spaces import Actions, understand_actions, understand_observati
 from kemeny.envs.strangers import RAISED, close_quietly, text_of, type_and_text
 from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
-from kemeny.spec import Discrete, Space, Spec, vector
+from kemeny.spaces import BadMask, Misfit, Space, read_rows
+from kemeny.spec import Continuous, Spec, vector
+
+FIRST_SEED = 0
+"""Of the restart that shows whether an environment has masks."""
 
 
 class EnvironmentFault(RunError):
@@ -134,16 +140,17 @@ def understand(env: gymnasium.Env, name: str, time_limit: int | None) -> tuple[S
 
 def inspect_gymnasium(env: EnvLike, costs: Sequence[Cost]) -> Spec:
     """The spec of a Gymnasium environment, found by making one and taking one step."""
-    block = Block(env, [0], costs)
+    block: Block | None = None
     try:
-        block.reset([0], [0])
-        action = block.actions.batch(np.zeros((1, *block.actions.shape)))
-        block.step([0], action)
+        block = Block(env, [0], costs)
+        start = block.reset([0], [0])
+        block.step([0], block.actions.batch(first_allowed(block.spec, start)))
         return block.spec
     except EnvironmentFault as fault:
-        raise UserError(f"{block.name} failed its first step: {fault}") from fault.__cause__
+        raise UserError(f"{name_of(env)} failed its first step: {fault}") from fault.__cause__
     finally:
-        block.close()
+        if block is not None:
+            block.close()
 
 
 class Block:
@@ -181,6 +188,9 @@ class Block:
                     )
                 self.envs.append(made)
             self.spec, self.observations, self.actions = understand(self.envs[0], self.name, limit)
+            self._masks = self._find_masks()
+            if self._masks is not None:
+                self.spec = widen(self.spec)
         except BaseException:
             self.close()
             raise
@@ -193,8 +203,8 @@ class Block:
             try:
                 if place in self._broken:
                     self._replace(place)
-                observation, _ = self.envs[place].reset(seed=int(seed))
-                rows[row] = self._row(observation)
+                observation, info = self.envs[place].reset(seed=int(seed))
+                self._write(rows[row], self.envs[place], observation, info)
             except RAISED as error:
                 self._note_or_raise(place, error, f"when it was restarted with seed {seed}")
                 rows[row] = np.nan
@@ -226,6 +236,22 @@ class Block:
         for env in self.envs:
             close_quietly(env)
 
+    def _find_masks(self) -> Masks | None:
+        """The masks of the environments; whether `info` has them is found by a restart before those of the run."""
+        if isinstance(self.actions.spec, Continuous):
+            return None
+        if has_method(self.envs[0]):
+            return Masks(self.actions.spec, by_method=True)
+        for _ in range(TRIES):
+            try:
+                if self._broken:
+                    self._replace(0)
+                _, info = self.envs[0].reset(seed=FIRST_SEED)
+                return Masks(self.actions.spec, by_method=False) if has_key(info) else None
+            except RAISED as error:
+                self._note_or_raise(0, error, f"when it was restarted with seed {FIRST_SEED}")
+        raise RunError(f"{self._faults[-1]} It has failed {TRIES} times in a row.")
+
     def _note_or_raise(self, place: int, error: BaseException, when: str) -> None:
         """Note the fault for `take_faults`, or raise it unless faulty environments are restarted."""
         index = self._indices[place]
@@ -255,10 +281,10 @@ class Block:
         else:
             expected = "(observation, reward, terminated, truncated, info)"
             raise _Wrong(f"returned {len(values)} values from step() instead of {expected}")
-        step.observation[row] = self._row(observation)
         step.reward[row] = _number(reward, "reward")
         step.terminated[row] = bool(_number(terminated, "terminated"))
         step.truncated[row] = bool(_number(truncated, "truncated"))
+        self._write(step.observation[row], env, observation, info, ended=step.terminated[row] or step.truncated[row])
         for k, cost in enumerate(self._costs):
             if isinstance(cost, str):
                 refuse_names([cost], info, self.name)
@@ -266,18 +292,29 @@ class Block:
                 if np.asarray(value).dtype.kind not in "biuf":
                     raise UserError(f"{self.name} has a cost {cost!r} that is not a number: {value!r}.")
             else:
-                value = call_cost(cost, step.observation[row], action, float(step.reward[row]), info)
+                value = call_cost(
+                    cost, step.observation[row, : self.spec.features], action, float(step.reward[row]), info
+                )
             step.costs[row, k] = _number(value, "cost")
 
-    def _row(self, observation: Any) -> np.ndarray:
-        array = np.asarray(observation)
-        if array.shape != self.observations.shape:
-            raise _Wrong(f"returned an observation of shape {array.shape} instead of {self.observations.shape}")
-        if isinstance(self.observations, Discrete):
-            number = int(array) - self.observations.start
-            if not 0 <= number < self.observations.n:
-                raise _Wrong(f"returned the observation {array}, which is not in its observation space")
-        return self.observations.rows(array[None])[0]
+    def _write(self, row: np.ndarray, env: gymnasium.Env, observation: Any, info: Any, ended: bool = False) -> None:
+        """Write an observation, and its mask behind it, into the row that the policy sees."""
+        try:
+            rows, single = read_rows(self.observations, observation, any_type=True)
+            if not single:
+                raise Misfit("", self.observations, "a batch of observations")
+        except Misfit as misfit:
+            where = f" as the part {misfit.part} of its observation" if misfit.part else ""
+            raise _Wrong(f"returned {misfit}{where}") from misfit
+        features = self.spec.features
+        row[:features] = rows[0]
+        try:
+            if self._masks is not None:
+                row[features:] = self._masks.read(env, info, ended)
+            elif has_key(info) and not isinstance(self.actions.spec, Continuous):
+                raise BadMask("did not come with its first observation, though one must come with every observation")
+        except BadMask as bad:
+            raise _Wrong(f"has a wrong action mask: it {bad}") from bad
 
 
 class GymnasiumPool:

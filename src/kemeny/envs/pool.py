@@ -17,7 +17,8 @@ from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
 from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, complaint
-from kemeny.spec import ArraySpec, Spec
+from kemeny.spaces import ArraySpec
+from kemeny.spec import Spec
 
 EnvLike = str | Callable[[], gymnasium.Env] | Callable[..., gymnasium.vector.VectorEnv]
 """An id, a function without arguments that makes a Gymnasium environment, or one with the parameter `num_envs` that

@@ -1,5 +1,6 @@
 """Which observation and action spaces are supported, and how their values are converted for a policy."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,21 +8,26 @@ import numpy as np
 from gymnasium import spaces
 
 from kemeny.errors import UserError
-from kemeny.spec import Box, Continuous, Discrete, Space, Unit
+from kemeny.spaces import Box, Choices, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from kemeny.spec import Continuous, Unit
+from kemeny.stored_spaces import DEEPEST
+
+LARGEST_OBSERVATION = 20_000
+"""Numbers of an observation: a batch of larger ones fills the memory, and a perceptron learns nothing from them."""
 
 
 @dataclass(frozen=True)
 class Actions:
     """How actions of a policy become actions of the environment."""
 
-    spec: Continuous | Discrete
+    spec: Continuous | Choices
     """The actions that the policy draws."""
     shape: tuple[int, ...]
     """Shape of one action as the environment takes it."""
     low: Any
     """Smallest action in the environment's own type, for 0.4 in float32 is more than 0.4 in float64."""
     high: Any
-    """Largest action, likewise; None for discrete actions."""
+    """Largest action, likewise; None for actions that are chosen."""
     dtype: np.dtype
     """The environment's own type."""
     unit: Unit | None = None
@@ -30,12 +36,12 @@ class Actions:
     def batch(self, action: np.ndarray) -> np.ndarray:
         """n actions of a policy as a new array of actions of the environment.
 
-        Discrete actions are counted from `low`. Vectors are mapped to their bounds, unless these are of order one, and
-        clipped.
+        Actions that are chosen are counted from `low`. Others are mapped to their bounds, unless these are of order
+        one, and clipped.
         """
-        if isinstance(self.spec, Discrete):
-            return action.astype(self.dtype) + self.low
         batch = action.astype(self.dtype).reshape(len(action), *self.shape)
+        if self.high is None:
+            return batch + self.low
         if self.unit is not None:
             batch *= self.unit.scale
             batch += self.unit.shift
@@ -45,18 +51,44 @@ class Actions:
 
 def understand_observations(space: Any, env: str) -> Space:
     """The observations that this space has, or a `UserError`."""
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n), int(space.start))
-    if isinstance(space, spaces.Box) and len(space.shape) <= 1:
-        return Box(tuple(map(int, space.shape)))
-    if isinstance(space, spaces.Box):
-        found = f"observations of shape {space.shape} (images?)"
-    else:
-        found = f"{type(space).__name__} observations"
+    understood = _understand(space, env, DEEPEST)
+    if understood.size > LARGEST_OBSERVATION:
+        raise UserError(
+            f"{env} has observations of {understood.size:,} numbers, but at most {LARGEST_OBSERVATION:,} are "
+            "supported: pass a function that returns it wrapped so that they are fewer, for instance features of them."
+        )
+    return understood
+
+
+def _understand(space: Any, env: str, depth: int) -> Space:
+    match space:
+        case spaces.Discrete():
+            return Discrete(int(space.n), int(space.start))
+        case spaces.MultiDiscrete():
+            return _multi_discrete(space)
+        case spaces.MultiBinary():
+            return MultiBinary(tuple(map(int, space.shape)))
+        case spaces.Box() if len(space.shape) < 3 or space.dtype != np.uint8:
+            return Box(tuple(map(int, space.shape)))
+        case spaces.Dict() if space.spaces and depth and all(isinstance(name, str) for name in space.spaces):
+            return Dict(tuple(space.spaces), tuple(_understand(part, env, depth - 1) for part in space.spaces.values()))
+        case spaces.Tuple() if space.spaces and depth:
+            return Tuple(tuple(_understand(part, env, depth - 1) for part in space.spaces))
+        case spaces.Box():
+            raise UserError(
+                f"{env} has observations of shape {space.shape} and type uint8 (images?), but images are not "
+                "supported: pass a function that returns it wrapped so that they are vectors of features."
+            )
     raise UserError(
-        f"{env} has {found}, but only vectors (1-D Box) and Discrete are supported: "
-        "pass a function that returns it wrapped, for instance in gymnasium.wrappers.FlattenObservation."
+        f"{env} has {type(space).__name__} observations that are not supported; these are: Box, Discrete, "
+        f"MultiDiscrete, MultiBinary, and Dict (with strings as keys) or Tuple of them, not empty and at most "
+        f"{DEEPEST} deep: pass a function that returns it wrapped so that it has such observations."
     )
+
+
+def _multi_discrete(space: spaces.MultiDiscrete) -> MultiDiscrete:
+    n, start = (tuple(map(int, numbers.reshape(-1))) for numbers in (space.nvec, space.start))
+    return MultiDiscrete(n, start, tuple(map(int, space.shape)))
 
 
 def understand_actions(space: Any, env: str) -> Actions:
@@ -64,20 +96,21 @@ def understand_actions(space: Any, env: str) -> Actions:
     if isinstance(space, spaces.Discrete):
         dtype = np.dtype(space.dtype or np.int64)
         return Actions(Discrete(int(space.n), int(space.start)), (), dtype.type(space.start), None, dtype)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.size:
+        return Actions(_multi_discrete(space), tuple(space.shape), space.start, None, space.start.dtype)
+    if isinstance(space, spaces.MultiBinary) and math.prod(space.shape):
+        bits, dtype = MultiBinary(tuple(map(int, space.shape))), np.dtype(space.dtype or np.int8)
+        return Actions(bits, bits.shape, dtype.type(0), None, dtype)
     if not isinstance(space, spaces.Box):
         raise UserError(
-            f"{env} has {type(space).__name__} actions, but only Box and Discrete are supported: "
-            "pass a function that returns it wrapped so that they are one bounded vector or one number."
-        )
-    if len(space.shape) > 1:
-        raise UserError(
-            f"{env} has actions of shape {space.shape}, but only vectors are supported: "
-            "pass a function that returns it wrapped in gymnasium.wrappers.TransformAction with a flat Box."
+            f"{env} has {type(space).__name__} actions, but only Box, Discrete, MultiDiscrete and MultiBinary are "
+            "supported: pass a function that returns it wrapped so that they are one of these."
         )
     if not np.issubdtype(space.dtype, np.floating):
         raise UserError(
-            f"{env} has vectors of integers ({space.dtype}) as actions, but only vectors of real numbers and "
-            "Discrete are supported: pass a function that returns it wrapped so that they are Discrete."
+            f"{env} has arrays of integers ({space.dtype}) as actions, but only arrays of real numbers, Discrete, "
+            "MultiDiscrete and MultiBinary are supported: pass a function that returns it wrapped so that they are "
+            "MultiDiscrete."
         )
     # Some simulators write the largest number for "no bound"; and the policy computes in float32.
     largest = min(float(np.finfo(dtype).max) for dtype in (space.dtype, np.float32)) / 10

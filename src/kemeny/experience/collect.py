@@ -23,7 +23,8 @@ from kemeny.learning.learner import State
 from kemeny.naming import name_of
 from kemeny.observers import NOBODY, Observer
 from kemeny.rollout import Rollout
-from kemeny.spec import ArraySpec, Spec, check_arrays
+from kemeny.spaces import ArraySpec
+from kemeny.spec import Spec, check_arrays
 
 F32 = np.float32
 LATEST_STARTS = 200

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from kemeny.envs.envpool import FOREVER
-from kemeny.envs.pool import Step, choose_backend, inspect, make_pool
+from kemeny.envs.masks import first_allowed
+from kemeny.envs.pool import Pool, Step, choose_backend, inspect, make_pool
 from kemeny.machine import available_cores, surroundings
 from kemeny.observers import Observer
 from kemeny.runs.assembly import make_learner
@@ -176,12 +177,14 @@ def ceiling(env: str, seconds: float, settings: Settings, seed: int) -> float:
         if isinstance(kind, Continuous):  # as an untrained policy draws them
             drawn = rng.normal(scale=np.exp(-0.5), size=(DRAWN, size, kind.size))
         else:
-            drawn = rng.integers(kind.n, size=(DRAWN, size))
+            drawn = rng.integers(kind.choices, size=(DRAWN, size, len(kind.choices)))
+            drawn = drawn.reshape(DRAWN, size, *kind.array.shape)
         if choose_backend(env, "auto", 0) == "envpool":
             pools.append(_BareEnvPool(env, size, seed + half, settings.simulation.threads))
             actions.append(pools[-1].fit(drawn))
         else:
-            pools.append(make_pool(env, size, seed=seed + half))
+            pool = make_pool(env, size, seed=seed + half)
+            pools.append(_FirstAllowed(pool) if pool.spec.mask else pool)
             actions.append(drawn)
     try:
         return _speed_of(pools, actions, seconds)
@@ -206,6 +209,28 @@ def _speed_of(pools: list[Any], actions: list[np.ndarray], seconds: float) -> fl
     for pool in pools:
         pool.recv()
     return steps * sum(pool.num_envs for pool in pools) / elapsed
+
+
+class _FirstAllowed:
+    """A pool whose environments have masks: whatever is sent, the first action that is allowed is taken."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.num_envs, self._pool = pool.num_envs, pool
+        self._observation = np.zeros((pool.num_envs, pool.spec.observation.size), np.float32)
+
+    def reset(self, ids: np.ndarray) -> None:
+        self._observation[ids] = self._pool.reset(ids)
+
+    def send(self, action: np.ndarray) -> None:
+        self._pool.send(first_allowed(self._pool.spec, self._observation))
+
+    def recv(self) -> Step:
+        step = self._pool.recv()
+        self._observation = step.observation
+        return step
+
+    def close(self) -> None:
+        self._pool.close()
 
 
 class _BareEnvPool:

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from kemeny.learning.learner import State
-from kemeny.spec import ArraySpec, Continuous, Spec, check_arrays, check_finite
+from kemeny.spaces import ArraySpec
+from kemeny.spec import Continuous, Spec, check_arrays, check_finite
 
 FINITE = ("policy/", "critics/", "normalizer/")
 """Parts of a state from which nothing can be learnt again once they are not finite."""

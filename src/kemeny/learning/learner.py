@@ -69,7 +69,7 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
         critics=critics,
         optimizers=tuple(optax.scale_by_adam().init(eqx.filter(critic.network, eqx.is_array)) for critic in critics),
         step=learner.step.init(policy),
-        normalizer=Normalizer.init(spec.observation.size, learner.networks.observation_clip),
+        normalizer=Normalizer.init(spec.observation.size, learner.networks.observation_clip, spec.mask),
         key=key,
         iteration=jnp.zeros((), jnp.int32),
         skipped_in_a_row=jnp.zeros((), jnp.int32),

@@ -1,7 +1,11 @@
 """Policies and critics as networks, and the distributions over actions that policies give.
 
 Two hidden layers of tanh units by default (Appendix H). A Gaussian policy has a standard deviation that does not
-depend on the state; a categorical one has one logit per action. KL divergences are exact, not sampled.
+depend on the state; a categorical one has one logit per action, or per option of each of several choices. KL
+divergences are exact, not sampled.
+
+Where an environment has masks, the last columns of an observation are the mask: a policy sees those before them, and
+gives to the actions that are masked a logit that is a constant. Their probability and their gradient are exactly 0.
 
 A kind of network is known by its name, which is stored in checkpoints: `experience/acting.py` has the same kind in
 NumPy.
@@ -16,7 +20,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning.settings import Activation, Networks
-from kemeny.spec import Continuous, Discrete, Spec
+from kemeny.spaces import FORBIDDEN, Discrete, first_of_each
+from kemeny.spec import Continuous, Spec
 
 HIDDEN_GAIN = float(np.sqrt(2))
 """Orthogonal gain of hidden layers."""
@@ -104,7 +109,26 @@ class Categorical(NamedTuple):
         return -jnp.mean(jnp.sum(jnp.exp(log_p) * log_p, -1))
 
 
-Distribution = Gaussian | Categorical
+class Categoricals(NamedTuple):
+    """Several choices, independent of each other, each among finitely many options."""
+
+    logits: Float[Array, "*batch choice option"]
+    """`FORBIDDEN` where a choice has fewer options than another."""
+
+    def log_prob(self, action: Int[Array, "*batch choice"]) -> Float[Array, "*batch"]:
+        """Log probability of all choices together."""
+        return jnp.sum(Categorical(self.logits).log_prob(action), -1)
+
+    def kl(self, other: "Categoricals") -> Float[Array, "*batch"]:
+        """D_KL(self ‖ other): the sum over the choices, for they are independent."""
+        return jnp.sum(Categorical(self.logits).kl(Categorical(other.logits)), -1)
+
+    def entropy(self) -> Float[Array, ""]:
+        """Entropy of all choices together, averaged over the batch."""
+        return self.logits.shape[-2] * Categorical(self.logits).entropy()
+
+
+Distribution = Gaussian | Categorical | Categoricals
 
 
 class GaussianPolicy(eqx.Module):
@@ -119,16 +143,47 @@ class GaussianPolicy(eqx.Module):
 
 
 class CategoricalPolicy(eqx.Module):
-    """π(a|s) = softmax(network(s)): for Discrete actions."""
+    """π(a|s) = softmax(network(s)), over the actions that are not masked: for Discrete actions."""
 
     network: Perceptron
+    masked: bool = eqx.field(static=True, default=False)
 
     def __call__(self, x: Float[Array, "*batch obs"]) -> Categorical:
         """The distribution in each (normalised) state."""
-        return Categorical(self.network(x))
+        return Categorical(_logits(self.network, self.masked, x))
 
 
-PolicyNetwork = GaussianPolicy | CategoricalPolicy
+class CategoricalsPolicy(eqx.Module):
+    """π(a|s) = Πᵢ softmax(networkᵢ(s)), over the options that are not masked: for MultiDiscrete and MultiBinary.
+
+    The network gives the logits of the choices one after the other.
+    """
+
+    network: Perceptron
+    choices: tuple[int, ...] = eqx.field(static=True)
+    masked: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, x: Float[Array, "*batch obs"]) -> Categoricals:
+        """The distribution in each (normalised) state."""
+        logits = _logits(self.network, self.masked, x)
+        most = max(self.choices)
+        if min(self.choices) == most:
+            return Categoricals(logits.reshape(*logits.shape[:-1], len(self.choices), most))
+        option = np.arange(most)
+        exists = option < np.array(self.choices)[:, None]
+        place = np.where(exists, first_of_each(self.choices)[:, None] + option, 0)
+        return Categoricals(jnp.where(exists, logits[..., place], FORBIDDEN))
+
+
+def _logits(network: Perceptron, masked: bool, x: Float[Array, "*batch obs"]) -> Float[Array, "*batch out"]:
+    """The network's outputs; where there are masks, `FORBIDDEN` in place of those that are masked."""
+    if not masked:
+        return network(x)
+    outputs = network.biases[-1].size
+    return jnp.where(x[..., -outputs:] > 0, network(x[..., :-outputs]), FORBIDDEN)
+
+
+PolicyNetwork = GaussianPolicy | CategoricalPolicy | CategoricalsPolicy
 """The policy that learns; `experience.acting.Policy` is the one that acts."""
 
 
@@ -151,14 +206,15 @@ class Critic(eqx.Module):
 
 def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNetwork:
     """An untrained policy for an environment's observations and actions."""
-    inputs = spec.observation.size
+    network = Perceptron.init(networks, key, spec.features, spec.action.outputs, POLICY_HEAD_GAIN)
     match spec.action:
         case Continuous(low=low):
-            network = Perceptron.init(networks, key, inputs, len(low), POLICY_HEAD_GAIN)
             assert networks.log_std is not None, "settings know which deviation the paper has"
             return GaussianPolicy(network, jnp.full(len(low), networks.log_std, jnp.float32))
-        case Discrete(n=actions):
-            return CategoricalPolicy(Perceptron.init(networks, key, inputs, actions, POLICY_HEAD_GAIN))
+        case Discrete():
+            return CategoricalPolicy(network, spec.mask > 0)
+        case several:
+            return CategoricalsPolicy(network, several.choices, spec.mask > 0)
 
 
 def build_critic(networks: Networks, spec: Spec, key: PRNGKeyArray) -> Critic:

@@ -24,11 +24,14 @@ class Normalizer(eqx.Module):
     clip: Float[Array, ""]
     count: Float[Array, ""]
     """Observations seen; 0 leaves inputs unscaled. A float: the weights of old and new are all that matters."""
+    mask: int = eqx.field(static=True, default=0)
+    """How many components, the last ones, are left as they are: zeros and ones that say which actions are allowed."""
 
     @classmethod
-    def init(cls, size: int, clip: float) -> "Normalizer":
+    def init(cls, size: int, clip: float, mask: int = 0) -> "Normalizer":
         """The identity, but for clipping."""
-        return cls(jnp.zeros(size), jnp.ones(size), jnp.ones(size), jnp.array(clip, jnp.float32), jnp.zeros(()))
+        clipping = jnp.array(clip, jnp.float32)
+        return cls(jnp.zeros(size), jnp.ones(size), jnp.ones(size), clipping, jnp.zeros(()), mask)
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
         """Scale and clip."""
@@ -49,6 +52,8 @@ class Normalizer(eqx.Module):
         variance = (1 - share) * self.variance + share * batch.var(0) + share * (1 - share) * shift**2
         mean = self.mean + share * shift
         sound = jnp.isfinite(mean) & jnp.isfinite(variance)  # else a component keeps its statistics
+        if self.mask:
+            sound = sound.at[-self.mask :].set(False)
         mean, variance = jnp.where(sound, mean, self.mean), jnp.where(sound, variance, self.variance)
         return Normalizer(
             mean=mean,
@@ -56,4 +61,5 @@ class Normalizer(eqx.Module):
             scale=1 / jnp.sqrt(jnp.maximum(variance, SMALLEST_VARIANCE)),
             clip=self.clip,
             count=self.count + batch.shape[0],
+            mask=self.mask,
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kemeny.experience.acting import PERCEPTRON, Policy, check_policy
 from kemeny.runs import checkpoint
-from kemeny.spec import read_spaces
+from kemeny.stored_spaces import read_spaces
 
 
 def load_policy(run: str | Path, *, best: bool = False) -> Policy:
