@@ -114,7 +114,6 @@ def test_numpy_equals_jax_for_nested_observations_and_every_action(action, maske
         given["mask"] = some_mask(rng, action, 40)
         rows = np.concatenate([rows, given["mask"]], 1, dtype=np.float32)
     there = distribution(state, rows)
-    assert set(np.shape(leaf)[0] for leaf in jax.tree.leaves(there)[:1]) == {40}
     if isinstance(action, Continuous):
         np.testing.assert_allclose(policy.head(rows), there.mean, rtol=2e-5, atol=2e-5)
         mean, std = policy.distribution(batch)
@@ -210,7 +209,7 @@ def test_one_choice_among_several_is_a_choice():
 
 @pytest.mark.parametrize("action", CHOICES, ids=str)
 def test_what_is_masked_is_never_drawn_and_has_probability_zero_and_no_gradient(action):
-    state, policy, spec = made(action, True, Box((4,)))
+    state, policy, _ = made(action, True, Box((4,)))
     rng = np.random.default_rng(0)
     mask = some_mask(rng, action, 1)
     row = np.concatenate([rng.normal(size=(1, 4)), mask], 1, dtype=np.float32)

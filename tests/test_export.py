@@ -22,7 +22,9 @@ from kemeny.experience.agreement import TOLERANCE, excess_difference, random_obs
 from kemeny.experience.blueprint import draw_up
 from kemeny.learning.arrays import bounds
 from kemeny.runs import checkpoint
-from kemeny.spec import Box, Continuous, Discrete, Spec, read_spaces, vector
+from kemeny.spaces import Box, Discrete
+from kemeny.spec import Continuous, Spec, vector
+from kemeny.stored_spaces import read_spaces
 
 N = 10_000
 

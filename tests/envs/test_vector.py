@@ -258,7 +258,7 @@ BAD = {
     "final_obs": (vectors.WithoutLast, "under \"final_obs\", the last observation"),
     "state": (functools.partial(vectors.Forgetful, noise=0.1), "does not come back to where it was by set_state"),
     "raises": (Broken, "KeyError: 'the wheels came off' in step"),
-    "rows": (functools.partial(Broken, how="rows"), r"observations of shape \(1, 2\) instead of \(2, 2\)"),
+    "rows": (functools.partial(Broken, how="rows"), "returned 1 observations instead of 2"),
     "rewards": (functools.partial(Broken, how="rewards"), r"rewards of shape \(2, 1\)"),
     "values": (functools.partial(Broken, how="four"), "something else from step"),
     "no vector": (lambda num_envs: Cart(), "must return a new gymnasium.vector.VectorEnv"),

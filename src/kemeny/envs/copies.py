@@ -21,7 +21,8 @@ from kemeny.envs.spaces import understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.envs.vector_info import FINAL_OBS, VectorInfo, read_costs
 from kemeny.errors import RunError, UserError
-from kemeny.spec import Discrete, Spec, vector
+from kemeny.spaces import Misfit, read_rows
+from kemeny.spec import Continuous, Spec, vector
 
 PROBE_STEPS = 20
 """Steps with which a new environment is tried."""
@@ -162,9 +163,9 @@ class Copies:
 
     def _any_actions(self, rng: np.random.Generator) -> np.ndarray:
         kind = self.actions.spec
-        if isinstance(kind, Discrete):
-            return self.actions.batch(rng.integers(kind.n, size=self.num_envs))
-        return self.actions.batch(rng.uniform(-1, 1, (self.num_envs, kind.size)))
+        if isinstance(kind, Continuous):
+            return self.actions.batch(rng.uniform(-1, 1, (self.num_envs, kind.size)))
+        return self.actions.batch(rng.integers(kind.choices, size=(self.num_envs, len(kind.choices))))
 
     def _reset(self, **how: Any) -> np.ndarray:
         values = self._call(self.env.reset, **how)
@@ -186,30 +187,37 @@ class Copies:
 
     def _rows(self, observation: Any) -> np.ndarray:
         """Observations of all copies, as a policy sees them, in a new array."""
-        array, expected = np.asarray(observation), (self.num_envs, *self._observations.shape)
-        if array.shape != expected:
-            raise self._wrong(f"observations of shape {array.shape} instead of {expected}")
-        return self._understood(array)
+        try:
+            rows, single = read_rows(self._observations, observation, any_type=True)
+        except Misfit as misfit:
+            part = f" as their part {misfit.part}" if misfit.part else ""
+            raise self._wrong(f"{misfit.plural} instead of {misfit.wanted}{part}") from misfit
+        if single or len(rows) != self.num_envs:
+            found = "one observation" if single else f"{len(rows)} observations"
+            raise self._wrong(f"{found} instead of {self.num_envs}")
+        return rows
 
     def _last_rows(self, info: Any) -> np.ndarray:
         """Observations in which the copies ended that restarted within this step."""
-        last, number = info.get(FINAL_OBS), int(self._fresh.sum())
-        array = None if last is None else np.asarray(last)[self._fresh]
-        if array is not None and array.dtype == object:
-            array = None if any(row is None for row in array) else np.array([np.asarray(row) for row in array])
-        if array is None or array.shape != (number, *self._observations.shape):
+        last = info.get(FINAL_OBS)
+        try:
+            if isinstance(last, np.ndarray) and last.dtype == object:  # as Gymnasium has them: an observation per copy
+                return np.concatenate([self._last_row(one) for one in last[self._fresh]])
+            rows, single = read_rows(self._observations, last, any_type=True)
+            if single or len(rows) != self.num_envs:
+                raise Misfit("", f"{self.num_envs} observations", "another number")
+            return rows[self._fresh]
+        except (Misfit, ValueError, TypeError) as error:
             raise UserError(
                 f"{self.name} restarts its copies within the step that ends them (SAME_STEP), so its info must have, "
                 f'under "{FINAL_OBS}", the last observation of each copy that ended.'
-            )
-        return self._understood(array)
+            ) from error
 
-    def _understood(self, array: np.ndarray) -> np.ndarray:
-        if isinstance(self._observations, Discrete):
-            number = array - self._observations.start
-            if not ((number >= 0) & (number < self._observations.n)).all():
-                raise self._wrong("observations that are not in its observation space")
-        return self._observations.rows(array)
+    def _last_row(self, observation: Any) -> np.ndarray:
+        rows, single = read_rows(self._observations, observation, any_type=True)
+        if not single:
+            raise Misfit("", "one observation", "several")
+        return rows
 
     def _column(self, values: Any, what: str) -> np.ndarray:
         """One number per copy, in a new array, for an environment may write into its own at the next step."""

@@ -8,6 +8,7 @@ import numpy as np
 from kemeny.errors import RunError
 from kemeny.experience.acting import Policy
 from kemeny.experience.blueprint import Blueprint
+from kemeny.spaces import read_rows
 
 TOLERANCE = 1e-4
 """Of a mean or a logit x, in units of 1 + |x|. What was seen is 20 times smaller: both compute in float32, but they add
@@ -82,7 +83,7 @@ def excess_difference(found: np.ndarray, feed: Feed, blueprint: Blueprint, polic
         found, expected = found.reshape(rows), expected.reshape(rows)
         allowed = TOLERANCE * (arrays["action_scale"] + np.abs(expected - arrays["action_shift"]))
         return np.max(np.abs(found - expected) - allowed - 2 * np.spacing(np.abs(expected)), axis=1, initial=-np.inf)
-    head = policy.head(blueprint.spaces.observation.rows(observation))
+    head = policy.head(read_rows(blueprint.spaces.observation, observation)[0])
     offsets = np.cumsum([0, *blueprint.action.sizes[:-1]], dtype=np.int64) - np.array(blueprint.action.starts)
     best, taken = (np.take_along_axis(head, offsets + each.reshape(rows), axis=1) for each in (expected, found))
     return np.max(best - taken - TOLERANCE * (1 + np.abs(best)), axis=1)

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kemeny.spec import Box, Discrete, Space, Spaces
+from kemeny.errors import UserError
+from kemeny.spaces import Box, Discrete, Space, Spaces
 
 F32 = np.float32
 
@@ -75,6 +76,8 @@ def draw_up(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces
     if spaces is None:
         inputs = len(arrays["normalizer/mean"])
         spaces = Spaces(Box((inputs,)), Box((outputs,)) if continuous else Discrete(outputs))
+    if spaces.mask:
+        raise UserError("Policies with action masks cannot be exported.")
     plain = {f"observation_{name}": arrays[f"normalizer/{name}"] for name in ("mean", "scale", "clip")}
     for i in range(layers):
         plain |= {f"{name}_{i}": arrays[f"policy/network/{name}/{i}"] for name in ("weights", "biases")}
@@ -95,4 +98,6 @@ def draw_up(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces
 def _part(name: str, space: Space) -> Part:
     if isinstance(space, Discrete):
         return Part(name, (), "choices", "int64", (), (space.n,), (space.start,))
-    return Part(name, (), "numbers", "float32", space.shape)
+    if isinstance(space, Box):
+        return Part(name, (), "numbers", "float32", space.shape)
+    raise UserError(f"Policies for {space.kind} spaces cannot be exported.")

@@ -20,7 +20,7 @@ from kemeny.runs.checkpoint import CONFIG, Checkpoint
 from kemeny.runs.directory import Run
 from kemeny.runs.disk import Disk
 from kemeny.runs.load import policy_of
-from kemeny.spec import read_spaces
+from kemeny.stored_spaces import read_spaces
 
 ENDINGS = (".onnx", ".npz")
 CHECKED = 1_000
