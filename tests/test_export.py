@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,13 +18,13 @@ import pytest
 import kemeny
 from kemeny import cli
 from kemeny.errors import RunError, UserError
-from kemeny.experience.agreement import TOLERANCE, excess_difference, random_observations
-from kemeny.experience.blueprint import draw_up
+from kemeny.experience.acting import Normal, Policy
+from kemeny.experience.agreement import TOLERANCE, as_given, excess_difference, random_observations
+from kemeny.experience.blueprint import Blueprint, draw_up
 from kemeny.learning.arrays import bounds
 from kemeny.runs import checkpoint
-from kemeny.spaces import Box, Discrete
+from kemeny.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from kemeny.spec import Continuous, Spec, vector
-from kemeny.stored_spaces import read_spaces
 
 N = 10_000
 
@@ -35,37 +35,71 @@ def f32(*numbers):
 
 BOX = Continuous(f32(-0.4, -1, -2), f32(0.4, 1, 2))
 FAR = Continuous(f32(10, -1, -1000), f32(20, 1, 1000))
+SEVERAL = MultiDiscrete((3, 2, 4), (0, -1, 7), (3,))
+NESTED = Dict(
+    ("joint", "action", "flags"),  # a name that an output has, too
+    (
+        Box((2, 2)),
+        Tuple((Discrete(3, start=5), MultiDiscrete((2, 3, 2, 2), (0, -1, 0, 4), (2, 2)), Box(()))),
+        Dict(("bits",), (MultiBinary((2, 2)),)),
+    ),
+)
+
+
+def kind(observation, action, masked=False):
+    mask = action.outputs if masked else 0
+    return Spec(vector(observation.size + mask), action, None, observation, mask)
+
+
 KINDS = {
-    "box": Spec(vector(11), BOX, None),
-    "bounds far from one": Spec(vector(4), FAR, None),
-    "single numbers": Spec(vector(1), Continuous(f32(-0.5), f32(0.5), ()), None, Box(())),
-    "discrete actions": Spec(vector(5), Discrete(4), None),
-    "discrete actions with a start": Spec(vector(5), Discrete(3, start=-7), None),
-    "discrete observations": Spec(vector(6), BOX, None, Discrete(6)),
-    "discrete observations with a start": Spec(vector(9), Discrete(3, start=10), None, Discrete(9, start=2)),
+    "box": kind(Box((11,)), BOX),
+    "bounds far from one": kind(Box((4,)), FAR),
+    "single numbers": kind(Box(()), Continuous(f32(-0.5), f32(0.5), ())),
+    "boxes of rank two": kind(Box((2, 3)), Continuous(f32(-1, -20, 0, 3), f32(1, 20, 1, 4), (2, 2))),
+    "discrete actions": kind(Box((5,)), Discrete(4)),
+    "discrete actions with a start": kind(Box((5,)), Discrete(3, start=-7)),
+    "discrete observations": kind(Discrete(6), BOX),
+    "discrete observations with a start": kind(Discrete(9, start=2), Discrete(3, start=10)),
+    "several numbers": kind(SEVERAL, SEVERAL),
+    "bits": kind(MultiBinary((2, 3)), MultiBinary((2, 2))),
+    "nested": kind(NESTED, MultiDiscrete((2, 3, 2, 2), (1, 1, 0, 0), (2, 2))),
+    "a tuple": kind(NESTED.parts[1], FAR),
+    "masked": kind(Box((5,)), Discrete(6, start=1), masked=True),
+    "several numbers, masked": kind(NESTED, SEVERAL, masked=True),
+    "bits, masked": kind(Discrete(20), MultiBinary((3,)), masked=True),
 }
 
 
 class Case(NamedTuple):
     """A run directory and what its files must agree with."""
 
-    run: str
-    policy: kemeny.Policy
-    blueprint: object
-    feed: dict
+    run: Path
+    policy: Policy
+    blueprint: Blueprint
+    feed: dict[str, np.ndarray]
+    """10⁴ observations, by the names of the graph's inputs."""
+
+    @property
+    def given(self) -> Any:
+        """The observations as a batch of the environment."""
+        return as_given(self.feed, self.blueprint.spaces.observation)
+
+    @property
+    def mask(self) -> np.ndarray | None:
+        return self.feed.get("action_mask")
 
 
 def random_arrays(spec, seed=1):
     """A policy whose actions vary, and are at their bounds now and then, with a normaliser that has seen data."""
     rng = np.random.default_rng(seed)
-    sizes = (spec.observation.size, 16, 12, spec.action.size)
+    sizes = (spec.features, 16, 12, spec.action.outputs)
     arrays = {
-        "normalizer/mean": rng.normal(3, 5, sizes[0]),
-        "normalizer/scale": rng.uniform(0.2, 2, sizes[0]),
+        "normalizer/mean": rng.normal(3, 5, spec.observation.size),
+        "normalizer/scale": rng.uniform(0.5, 3, spec.observation.size),
         "normalizer/clip": np.array(4.0),
     }
-    if isinstance(spec.observation_space, Discrete):
-        arrays |= {"normalizer/mean": np.full(sizes[0], 0.5), "normalizer/scale": np.full(sizes[0], 3.0)}
+    if not isinstance(spec.observation_space, Box):
+        arrays |= {"normalizer/mean": np.full(spec.observation.size, 0.5)}
     for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         arrays[f"policy/network/weights/{i}"] = rng.normal(0, 3 / np.sqrt(inputs), (inputs, outputs))
         arrays[f"policy/network/biases/{i}"] = rng.normal(0, 0.1, outputs)
@@ -94,10 +128,10 @@ def cases(tmp_path_factory):
     def case(kind, activation="tanh"):
         if (kind, activation) not in made:
             run = make_run(tmp_path_factory.mktemp("runs") / "run", KINDS[kind], activation)
-            saved = checkpoint.latest(run)
-            blueprint = draw_up(saved.arrays, saved.facts["network"], read_spaces(saved.facts["spaces"], run))
+            saved, policy = checkpoint.latest(run), kemeny.load_policy(run)
+            blueprint = draw_up(saved.arrays, saved.facts["network"], policy.spaces)
             feed = random_observations(blueprint, N, np.random.default_rng(1))
-            made[kind, activation] = Case(run, kemeny.load_policy(run), blueprint, feed)
+            made[kind, activation] = Case(run, policy, blueprint, feed)
         return made[kind, activation]
 
     return case
@@ -113,68 +147,96 @@ def outputs(path, feed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_onnx_runtime_acts_as_the_policy(kind, activation, cases, tmp_path):
     """On 10⁴ observations, many of them beyond the normaliser's clip or the bounds of the actions."""
-    run, policy, blueprint, feed = cases(kind, activation)
-    found = outputs(kemeny.export(run, tmp_path / "policy.onnx"), feed)
+    case = cases(kind, activation)
+    found = outputs(kemeny.export(case.run, tmp_path / "policy.onnx"), case.feed)
     assert set(found) == {"action"}
-    expected = policy(feed["observation"])
-    assert (found["action"].shape, found["action"].dtype) == (expected.shape, expected.dtype)
-    if expected.dtype == np.float32:
-        unit = KINDS[kind].action.unit
-        size = 1 if unit is None else unit.scale
-        np.testing.assert_allclose(found["action"] / size, expected / size, rtol=TOLERANCE, atol=TOLERANCE)
-    else:
-        same = found["action"] == expected
-        assert same.mean() > 0.999
-        head = policy.head(blueprint.spaces.observation.rows(feed["observation"][~same]))
-        best = np.sort(head, axis=1)
-        assert np.all(best[:, -1] - best[:, -2] < TOLERANCE * (1 + np.abs(best[:, -1])))
+    expected, action, spec = case.policy(case.given, case.mask), found["action"], KINDS[kind]
+    assert (action.shape, action.dtype) == (expected.shape, expected.dtype)
     assert len(np.unique(expected.reshape(N, -1), axis=0)) > 1
+    if isinstance(spec.action, Continuous):
+        size = 1 if spec.action.unit is None else spec.action.unit.scale.reshape(expected.shape[1:])
+        np.testing.assert_allclose(action / size, expected / size, rtol=TOLERANCE, atol=TOLERANCE)
+        return
+    differ = (action != expected).reshape(N, -1).any(1)
+    assert differ.mean() < 1e-3
+    for i in np.flatnonzero(differ):  # then two options are equally likely
+        mask = None if case.mask is None else case.mask[i]
+        odds = case.policy.probabilities(take(case.given, i), mask)
+        gaps = [np.diff(np.sort(each)[-2:])[0] for each in (odds if isinstance(odds, list) else [odds])]
+        assert min(gaps) < TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["box", "bounds far from one", "single numbers"])
-def test_mean_and_deviation_in_the_units_of_the_environment(kind, cases, tmp_path):
-    run, policy, _, feed = cases(kind)
-    found = outputs(kemeny.export(run, tmp_path / "policy.onnx", distribution=True), feed)
-    action, arrays = KINDS[kind].action, checkpoint.latest(run).arrays
-    shift, scale = (0, 1) if action.unit is None else action.unit
-    shape = policy(feed["observation"]).shape
-    head = policy.head(feed["observation"].reshape(N, -1))
-    np.testing.assert_allclose(
-        found["mean"], (shift + scale * head).reshape(shape), rtol=1e-4, atol=1e-4 * np.max(scale)
-    )
-    deviation = np.broadcast_to(scale * np.exp(arrays["policy/log_std"]), head.shape).reshape(shape)
-    np.testing.assert_allclose(found["std"], deviation, rtol=1e-6)
-    within = np.clip(found["mean"].reshape(head.shape), action.low, action.high).reshape(shape)
-    np.testing.assert_array_equal(found["action"], within)
-    assert (within != found["mean"]).any()
+def take(given, i):
+    """One observation of a batch."""
+    if isinstance(given, dict):
+        return {name: take(part, i) for name, part in given.items()}
+    return tuple(take(part, i) for part in given) if isinstance(given, tuple) else given[i]
 
 
-def test_probabilities(cases, tmp_path):
-    run, policy, _, feed = cases("discrete actions with a start")
-    found = outputs(kemeny.export(run, tmp_path / "policy.onnx", distribution=True), feed)
-    logits = policy.head(feed["observation"]).astype(float)
-    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
-    np.testing.assert_array_equal(found["action"], found["probabilities"].argmax(1) - 7)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_distribution_is_that_of_the_policy(kind, cases, tmp_path):
+    """Mean and deviation in the units of the environment; or probabilities, one choice after the other."""
+    case = cases(kind)
+    found = outputs(kemeny.export(case.run, tmp_path / "policy.onnx", distribution=True), case.feed)
+    expected = case.policy.distribution(case.given, case.mask)
+    if isinstance(expected, Normal):
+        assert list(found) == ["action", "mean", "std"]
+        assert found["mean"].shape == found["std"].shape == found["action"].shape
+        np.testing.assert_allclose(found["mean"] / expected.std, expected.mean / expected.std, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found["std"], expected.std, rtol=1e-6)
+        low, high = (
+            bound.reshape(expected.mean.shape[1:]) for bound in (KINDS[kind].action.low, KINDS[kind].action.high)
+        )
+        np.testing.assert_array_equal(found["action"], np.clip(found["mean"], low, high))
+        assert (found["action"] != found["mean"]).any()
+    else:
+        assert list(found) == ["action", "probabilities"]
+        parts = expected.probabilities
+        parts = np.concatenate(parts, 1) if isinstance(parts, list) else parts
+        np.testing.assert_allclose(found["probabilities"], parts, atol=1e-5)
+        if case.mask is not None:
+            assert (found["probabilities"][case.mask == 0] == 0).all()
+
+
+REFUSED = {
+    "box": [("observation", value) for value in (np.nan, np.inf, -np.inf)],
+    "single numbers": [("observation", np.nan)],
+    "discrete observations": [("observation", state) for state in (-1, 6, 2**40)],
+    "discrete observations with a start": [("observation", state) for state in (1, 11, -(2**62))],
+    "several numbers": [("observation", 6)],
+    "bits": [("observation", bit) for bit in (-1, 2)],
+    "nested": [("observation.joint", np.inf), ("observation.action.1", 6), ("observation.flags.bits", 3)],
+    "masked": [("action_mask", bit) for bit in (-1, 2)],
+}
 
 
 @pytest.mark.parametrize(
-    ("kind", "observation"),
-    [("box", np.nan), ("box", np.inf), ("box", -np.inf), ("single numbers", np.nan)]
-    + [("discrete observations", state) for state in (-1, 6, 2**40)]
-    + [("discrete observations with a start", state) for state in (1, 11, -(2**62))],
+    ("kind", "name", "value"), [(kind, name, value) for kind, cases in REFUSED.items() for name, value in cases]
 )
-def test_what_the_policy_refuses_the_graph_refuses(kind, observation, cases, tmp_path):
+def test_what_the_policy_refuses_the_graph_refuses(kind, name, value, cases, tmp_path):
     """Alone, and in a batch of others."""
-    run, policy, _, feed = cases(kind)
-    path = kemeny.export(run, tmp_path / "policy.onnx")
+    case = cases(kind)
+    path = kemeny.export(case.run, tmp_path / "policy.onnx")
     for n in (1, 5):
-        batch = feed["observation"][:n].copy()
-        batch.flat[-1] = observation
-        with pytest.raises(UserError):
-            policy(batch)
-        with pytest.raises(Exception, match="refuse_what_is_no_observation"):
-            outputs(path, {"observation": batch})
+        feed = {part: array[:n].copy() for part, array in case.feed.items()}
+        feed[name].flat[-1] = value
+        refused(path, case, feed)
+
+
+@pytest.mark.parametrize("kind", ["masked", "several numbers, masked", "bits, masked"])
+def test_a_mask_that_forbids_every_option_of_a_choice_is_refused(kind, cases, tmp_path):
+    case = cases(kind)
+    path = kemeny.export(case.run, tmp_path / "policy.onnx")
+    feed = {part: array[:3].copy() for part, array in case.feed.items()}
+    feed["action_mask"][2, -case.blueprint.action.sizes[-1] :] = 0
+    refused(path, case, feed)
+
+
+def refused(path, case, feed):
+    with pytest.raises(UserError):
+        case.policy(as_given(feed, case.blueprint.spaces.observation), feed.get("action_mask"))
+    with pytest.raises(Exception, match="refuse_what_is_no_observation"):
+        outputs(path, feed)
 
 
 def test_a_graph_says_what_it_is(cases, tmp_path):
@@ -224,12 +286,12 @@ def load_npz(tmp_path_factory):
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loader_of_the_documentation_acts_as_the_policy(kind, activation, cases, tmp_path, load_npz):
-    run, policy, blueprint, feed = cases(kind, activation)
-    load = load_npz(kemeny.export(run, tmp_path / "policy.npz"))
-    expected = policy(feed["observation"][:500])
-    found = np.stack([load(observation) for observation in feed["observation"][:500]])
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    assert (excess_difference(found, {"observation": feed["observation"][:500]}, blueprint, policy) <= 0).all()
+    case = cases(kind, activation)
+    load = load_npz(kemeny.export(case.run, tmp_path / "policy.npz"))
+    masks = ({} for _ in range(500)) if case.mask is None else ({"mask": mask} for mask in case.mask)
+    found = np.stack([load(take(case.given, i), **mask) for i, mask in zip(range(500), masks, strict=False)])
+    feed = {name: array[:500] for name, array in case.feed.items()}
+    assert (excess_difference(found, feed, case.blueprint, case.policy) <= 0).all()
 
 
 def test_npz_is_plain(cases, tmp_path):
@@ -339,6 +401,21 @@ def test_without_onnx_the_extra_is_named(cases, command, monkeypatch, tmp_path):
     assert (code, list(tmp_path.iterdir())) == (2, [])
     assert "pip install 'kemeny[onnx]'" in err
     assert command(cases("box").run, "-o", "policy.npz")[0] == 0
+
+
+def test_without_the_dependencies_a_command_says_what_is_missing(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    monkeypatch.delitem(sys.modules, "kemeny.cli.parsing", raising=False)
+    code, _, err = command("run")
+    assert code == 2
+    assert "kemeny export needs tyro, which is not installed" in err
+
+
+def test_names_that_are_the_same_are_refused(tmp_path):
+    observation = Dict(("a.b", "a"), (Box((1,)), Dict(("b",), (Box((1,)),))))
+    run = make_run(tmp_path / "run", kind(observation, BOX))
+    with pytest.raises(UserError, match="the name of a part of an observation is another's"):
+        kemeny.export(run, tmp_path / "policy.onnx")
 
 
 ALONE = """

@@ -105,8 +105,13 @@ def _call(arguments: list[str]) -> None:
     elif name == "--version":
         print(f"kemeny {__version__}")
     elif name in COMMANDS:
-        from kemeny.cli.parsing import call
-
+        try:
+            from kemeny.cli.parsing import call
+        except ModuleNotFoundError as missing:
+            raise UserError(
+                f"kemeny {name} needs {missing.name}, which is not installed: install Kemeny with its dependencies. "
+                "Without them, a trained policy acts in Python: kemeny.load_policy."
+            ) from missing
         call(getattr(importlib.import_module(f"kemeny.cli.{name}"), name), name, arguments[1:])
     else:
         close = difflib.get_close_matches(name, COMMANDS, 1)

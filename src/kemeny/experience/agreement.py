@@ -8,7 +8,7 @@ import numpy as np
 from kemeny.errors import RunError
 from kemeny.experience.acting import Policy
 from kemeny.experience.blueprint import Blueprint
-from kemeny.spaces import read_rows
+from kemeny.spaces import Dict, Space, Tuple, first_of_each, read_rows
 
 TOLERANCE = 1e-4
 """Of a mean or a logit x, in units of 1 + |x|. What was seen is 20 times smaller: both compute in float32, but they add
@@ -63,10 +63,26 @@ def random_observations(blueprint: Blueprint, n: int, rng: np.random.Generator) 
             noise = DEVIATIONS * rng.standard_normal((n, part.size)) / scale[columns]
             numbers = blueprint.arrays["observation_mean"][columns] + noise
             feed[part.name] = numbers.astype(np.float32).reshape(n, *part.shape)
+        elif part.kind == "bits":
+            feed[part.name] = rng.integers(0, 2, (n, *part.shape), np.int8)
         else:
             drawn = rng.integers(part.starts, np.add(part.starts, part.sizes), (n, len(part.sizes)))
             feed[part.name] = drawn.reshape(n, *part.shape)
+    if blueprint.masked:
+        always = rng.integers(0, blueprint.action.sizes, (n, len(blueprint.action.sizes)))
+        mask = rng.integers(0, 2, (n, blueprint.action.size), np.int8)
+        np.put_along_axis(mask, always + first_of_each(blueprint.action.sizes), np.int8(1), axis=1)
+        feed["action_mask"] = mask
     return feed
+
+
+def as_given(feed: Feed, space: Space, name: str = "observation") -> Any:
+    """The observations, as an environment with this space would give a batch of them."""
+    if isinstance(space, Dict):
+        return {key: as_given(feed, part, f"{name}.{key}") for key, part in space.named()}
+    if isinstance(space, Tuple):
+        return tuple(as_given(feed, part, f"{name}.{key}") for key, part in space.named())
+    return feed[name]
 
 
 def excess_difference(found: np.ndarray, feed: Feed, blueprint: Blueprint, policy: Policy) -> np.ndarray:
@@ -74,16 +90,17 @@ def excess_difference(found: np.ndarray, feed: Feed, blueprint: Blueprint, polic
 
     Of choices the logits are compared: where two are level within the tolerance, either is right.
     """
-    observation = feed["observation"]
-    expected = policy(observation)
+    observation, mask = as_given(feed, blueprint.spaces.observation), feed.get("action_mask")
+    expected = policy(observation, mask)
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return np.full(len(found), np.inf)
-    arrays, rows = blueprint.arrays, (len(found), -1)
+    arrays = blueprint.arrays
+    found, expected = (actions.reshape(len(found), -1) for actions in (found, expected))
     if blueprint.action.kind == "numbers":
-        found, expected = found.reshape(rows), expected.reshape(rows)
         allowed = TOLERANCE * (arrays["action_scale"] + np.abs(expected - arrays["action_shift"]))
         return np.max(np.abs(found - expected) - allowed - 2 * np.spacing(np.abs(expected)), axis=1, initial=-np.inf)
-    head = policy.head(read_rows(blueprint.spaces.observation, observation)[0])
-    offsets = np.cumsum([0, *blueprint.action.sizes[:-1]], dtype=np.int64) - np.array(blueprint.action.starts)
-    best, taken = (np.take_along_axis(head, offsets + each.reshape(rows), axis=1) for each in (expected, found))
+    rows, _ = read_rows(blueprint.spaces.observation, observation)
+    head = policy.head(rows if mask is None else np.concatenate([rows, mask], 1, dtype=np.float32))
+    offsets = first_of_each(blueprint.action.sizes) - np.array(blueprint.action.starts)
+    best, taken = (np.take_along_axis(head, offsets + actions, axis=1) for actions in (expected, found))
     return np.max(best - taken - TOLERANCE * (1 + np.abs(best)), axis=1)

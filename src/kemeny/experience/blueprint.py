@@ -1,20 +1,20 @@
 """A policy in few words and plain arrays, for programs that know nothing of Kemeny.
 
-Whatever the spaces of an environment are, a policy is: parts of an observation, each of which is numbers or choices,
-written one after the other as one row (a choice as a one-hot vector); a normaliser; a network; and an action, which is
-numbers between bounds or choices.
+Whatever the spaces of an environment are, a policy is: parts of an observation, each of which is numbers, bits or
+choices, written one after the other as one row (a choice as a one-hot vector); a normaliser; a network; and an action,
+which is numbers between bounds, or choices.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from kemeny.errors import UserError
-from kemeny.spaces import Box, Discrete, Space, Spaces
+from kemeny.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple
 
 F32 = np.float32
 
@@ -26,7 +26,7 @@ class Part:
     name: str
     path: tuple[str | int, ...]
     """The keys that lead to it in an observation that has parts."""
-    kind: Literal["numbers", "choices"]
+    kind: Literal["numbers", "bits", "choices"]
     dtype: str
     """Of the array, in words of NumPy."""
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Part:
     @property
     def size(self) -> int:
         """Number of columns of a row, or of outputs of the network."""
-        return math.prod(self.shape) if self.kind == "numbers" else sum(self.sizes)
+        return sum(self.sizes) if self.kind == "choices" else math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Blueprint:
     spaces: Spaces
     observation: tuple[Part, ...]
     action: Part
+    masked: bool
+    """Whether a mask of the options of the action comes with each observation."""
     network: Mapping[str, str]
     """Its kind, and what else there is to say about it."""
     layers: int
@@ -63,6 +65,7 @@ class Blueprint:
         return {
             "observation": [dataclasses.asdict(part) for part in self.observation],
             "action": dataclasses.asdict(self.action),
+            "masked": self.masked,
             "network": dict(self.network),
             "layers": self.layers,
         }
@@ -76,9 +79,14 @@ def draw_up(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces
     if spaces is None:
         inputs = len(arrays["normalizer/mean"])
         spaces = Spaces(Box((inputs,)), Box((outputs,)) if continuous else Discrete(outputs))
-    if spaces.mask:
-        raise UserError("Policies with action masks cannot be exported.")
-    plain = {f"observation_{name}": arrays[f"normalizer/{name}"] for name in ("mean", "scale", "clip")}
+    parts = tuple(_parts(spaces.observation, "observation", ()))
+    if len({part.name for part in parts}) < len(parts):
+        raise UserError(
+            "The policy cannot be exported: with its dots, the name of a part of an observation is another's."
+        )
+    features = slice(sum(part.size for part in parts))  # of a row, behind which a mask may be
+    plain = {f"observation_{name}": arrays[f"normalizer/{name}"][features] for name in ("mean", "scale")}
+    plain["observation_clip"] = arrays["normalizer/clip"]
     for i in range(layers):
         plain |= {f"{name}_{i}": arrays[f"policy/network/{name}/{i}"] for name in ("weights", "biases")}
     if continuous:
@@ -87,17 +95,35 @@ def draw_up(arrays: Mapping[str, np.ndarray], network: Mapping[str, str], spaces
             plain[f"action_{name}"] = arrays.get(f"action/{name}", np.full(outputs, otherwise, F32))
     return Blueprint(
         spaces,
-        (_part("observation", spaces.observation),),
-        _part("action", spaces.action),
+        parts,
+        _action(spaces.action),
+        spaces.mask,
         network,
         layers,
         {name: np.asarray(array, F32, order="C") for name, array in plain.items()},
     )
 
 
-def _part(name: str, space: Space) -> Part:
-    if isinstance(space, Discrete):
-        return Part(name, (), "choices", "int64", (), (space.n,), (space.start,))
-    if isinstance(space, Box):
-        return Part(name, (), "numbers", "float32", space.shape)
-    raise UserError(f"Policies for {space.kind} spaces cannot be exported.")
+def _parts(space: Space, name: str, path: tuple[str | int, ...]) -> Iterator[Part]:
+    """The parts of an observation, in the order of its row."""
+    match space:
+        case Dict() | Tuple():
+            keys = space.names if isinstance(space, Dict) else range(len(space.parts))
+            for key, part in zip(keys, space.parts, strict=True):
+                yield from _parts(part, f"{name}.{key}", (*path, key))
+        case Box():
+            yield Part(name, path, "numbers", "float32", space.shape)
+        case MultiBinary():
+            yield Part(name, path, "bits", "int8", space.shape)
+        case Discrete():
+            yield Part(name, path, "choices", "int64", (), (space.n,), (space.start,))
+        case MultiDiscrete():
+            yield Part(name, path, "choices", "int64", space.shape, space.n, space.start)
+
+
+def _action(space: Space) -> Part:
+    """An action; of bits each is a choice of two."""
+    [part] = _parts(space, "action", ())
+    if part.kind == "bits":
+        return dataclasses.replace(part, kind="choices", sizes=(2,) * part.size, starts=(0,) * part.size)
+    return part

@@ -8,10 +8,11 @@ import numpy as np
 
 from kemeny.errors import UserError
 from kemeny.experience.blueprint import Blueprint, Part
+from kemeny.spaces import FORBIDDEN
 
 OPSET, IR_VERSION = 13, 7
 """Of 2020: every runtime in use knows them, and nothing newer is needed."""
-TYPES = {"float32": 1, "int8": 3, "int64": 7}
+TYPES = {"float32": 1, "int8": 3, "int64": 7, "bool": 9}
 """What ONNX calls them."""
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
 REFUSE = "refuse_what_is_no_observation"
@@ -31,10 +32,11 @@ def to_onnx(blueprint: Blueprint, metadata: Mapping[str, str], *, distribution: 
     if blueprint.network["kind"] != "perceptron":
         raise UserError(f"A network of the kind {blueprint.network['kind']!r} cannot be exported to ONNX.")
     graph = _Graph(blueprint.arrays)
-    for part in blueprint.observation:
-        graph.declare(part.name, part.dtype, part.shape, graph.inputs)
-    rows = graph("Concat", *(_row(graph, part) for part in blueprint.observation), axis=1)
-    head = graph("Add", _network(graph, blueprint, rows), _failure(graph, blueprint, rows))
+    rows = graph("Concat", *(_columns(graph, part) for part in blueprint.observation), axis=1)
+    head = _network(graph, blueprint, rows)
+    if blueprint.masked:
+        head = _masked(graph, blueprint.action, head)
+    head = graph("Add", head, _failure(graph))
     act = _numbers if blueprint.action.kind == "numbers" else _choices
     act(graph, blueprint.action, head, distribution)
     model = helper.make_model(
@@ -53,6 +55,8 @@ class _Graph:
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
+        self.faults: list[str] = []
+        """Columns that are 0 where an input is as it must be, and else positive or NaN."""
         self._arrays, self._numbers = dict(arrays), itertools.count()
 
     def __call__(self, operator: str, *inputs: str | np.ndarray, name: str | None = None, **attributes: Any) -> str:
@@ -83,15 +87,42 @@ class _Graph:
         return f"{kind}_{next(self._numbers)}"
 
 
-def _row(graph: _Graph, part: Part) -> str:
+def _columns(graph: _Graph, part: Part) -> str:
     """A part of the observation as columns of the row that the network sees."""
+    graph.declare(part.name, part.dtype, part.shape, graph.inputs)
     flat = graph("Flatten", part.name, axis=1)
     if part.kind == "numbers":
+        graph.faults.append(_sum(graph, graph("Mul", flat, np.zeros(1, np.float32))))
         return flat
+    if part.kind == "bits":
+        return _bits(graph, flat)
     owner = np.repeat(np.arange(len(part.sizes)), part.sizes)
     value = np.concatenate([start + np.arange(size) for start, size in zip(part.starts, part.sizes, strict=True)])
-    chosen = graph("Equal", graph("Gather", flat, owner, axis=1), value)
-    return graph("Cast", chosen, to=TYPES["float32"])
+    one_hot = graph("Equal", graph("Gather", flat, owner, axis=1), value)
+    columns = graph("Cast", one_hot, to=TYPES["float32"])
+    graph.faults.append(graph("Sub", np.array(len(part.sizes), np.float32), _sum(graph, columns)))
+    return columns
+
+
+def _bits(graph: _Graph, flat: str) -> str:
+    """Whole numbers as floats; they must be 0 or 1."""
+    bits = graph("Cast", flat, to=TYPES["float32"])
+    graph.faults.append(_sum(graph, graph("Sub", graph("Mul", bits, bits), bits)))
+    return bits
+
+
+def _sum(graph: _Graph, rows: str) -> str:
+    return graph("ReduceSum", rows, np.array([1]), keepdims=1)
+
+
+def _masked(graph: _Graph, action: Part, head: str) -> str:
+    """The logits, without those that the mask forbids; of each choice one at least must be allowed."""
+    graph.declare("action_mask", "int8", (action.size,), graph.inputs)
+    allowed = _bits(graph, "action_mask")
+    owner = np.repeat(np.eye(len(action.sizes), dtype=np.float32), action.sizes, axis=0)
+    any_allowed = graph("Clip", graph("MatMul", allowed, owner), np.array(0, np.float32), np.array(1, np.float32))
+    graph.faults.append(graph("Sub", np.array(len(action.sizes), np.float32), _sum(graph, any_allowed)))
+    return graph("Where", graph("Cast", "action_mask", to=TYPES["bool"]), head, np.array(FORBIDDEN, np.float32))
 
 
 def _network(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
@@ -106,17 +137,13 @@ def _network(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
     return x
 
 
-def _failure(graph: _Graph, blueprint: Blueprint, rows: str) -> str:
-    """A column of zeros; the run fails if a number is not finite or a choice is none of those that there are.
+def _failure(graph: _Graph) -> str:
+    """A column of zeros; but the run fails if there is a fault.
 
-    ONNX has no operator that refuses an input, but it is an error to ask for the second entry of an array of one. The
-    numbers of a row times 0 and its one-hot vectors have the sum that the vectors alone must have, or NaN.
+    ONNX has no operator that refuses an input, but it is an error to ask for the second entry of an array of one.
     """
-    counts = np.concatenate([np.full(part.size, part.kind == "choices", np.float32) for part in blueprint.observation])
-    total = graph("ReduceSum", graph("Mul", rows, counts), np.array([1]), keepdims=1)
-    expected = np.array(sum(len(part.sizes) for part in blueprint.observation), np.float32)
-    wrong = graph("Cast", graph("Not", graph("Equal", total, expected)), to=TYPES["int64"])
-    return graph("Gather", np.zeros(1, np.float32), wrong, name=REFUSE)
+    fine = graph("Equal", graph("Sum", *graph.faults), np.array(0, np.float32))
+    return graph("Gather", np.zeros(1, np.float32), graph("Cast", graph("Not", fine), to=TYPES["int64"]), name=REFUSE)
 
 
 def _numbers(graph: _Graph, action: Part, head: str, distribution: bool) -> None:
@@ -140,8 +167,8 @@ def _choices(graph: _Graph, action: Part, head: str, distribution: bool) -> None
         for end, size in zip(ends, action.sizes, strict=True)
     ]
     likeliest = graph("Concat", *(graph("ArgMax", each, axis=1, keepdims=1) for each in logits), axis=1)
-    counted = graph("Add", likeliest, np.array(action.starts))
-    graph("Reshape", counted, np.array([-1, *action.shape]), name="action")
+    counted = graph("Reshape", graph("Add", likeliest, np.array(action.starts)), np.array([-1, *action.shape]))
+    graph("Cast", counted, to=TYPES[action.dtype], name="action")
     graph.declare("action", action.dtype, action.shape, graph.outputs)
     if distribution:
         graph("Concat", *(graph("Softmax", each, axis=1) for each in logits), axis=1, name="probabilities")

@@ -20,7 +20,6 @@ from kemeny.runs.checkpoint import CONFIG, Checkpoint
 from kemeny.runs.directory import Run
 from kemeny.runs.disk import Disk
 from kemeny.runs.load import policy_of
-from kemeny.stored_spaces import read_spaces
 
 ENDINGS = (".onnx", ".npz")
 CHECKED = 1_000
@@ -43,8 +42,7 @@ def export(run: Run | str | Path, path: str | Path, *, best: bool = False, distr
     source = run.path if isinstance(run, Run) else Path(run)
     saved = checkpoint.best(source) if best else checkpoint.latest(source)
     policy = policy_of(saved)
-    spaces = read_spaces(saved.facts["spaces"], saved.path) if "spaces" in saved.facts else None
-    blueprint = draw_up(saved.arrays, saved.facts.get("network", PERCEPTRON), spaces)
+    blueprint = draw_up(saved.arrays, saved.facts.get("network", PERCEPTRON), policy.spaces)
     about = {**_origin(saved), **blueprint.description}
     if path.suffix == ".onnx":
         metadata = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
