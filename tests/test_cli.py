@@ -76,7 +76,7 @@ def test_a_misspelt_command_gets_a_suggestion(typed, expected, command):
     [
         (("train", "HalfCheetah-v3", "--gama", "0.9"), "--gamma"),
         (("train", "HalfCheetah-v3", "--bath-size", "100"), "--batch-size"),
-        (("evaluate", "run", "--trajectory", "3"), "--trajectories"),
+        (("evaluate", "run", "--trajectoris", "3"), "--trajectories"),
         (("plot", "run", "--ouput", "curve.png"), "--output"),
     ],
 )

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from kemeny.criterion import Average, Discounted
     from kemeny.errors import RunError, UserError
     from kemeny.experience.acting import Policy
-    from kemeny.experience.evaluate import evaluate
     from kemeny.experience.evaluation import Evaluation
     from kemeny.experience.settings import EvaluationProtocol
     from kemeny.observers import Observer
     from kemeny.runs.directory import Run
+    from kemeny.runs.evaluation import evaluate
     from kemeny.runs.export import export
     from kemeny.runs.load import load_policy
     from kemeny.runs.settings import Settings
@@ -54,7 +54,7 @@ _HOMES = {
     "RunError": "kemeny.errors",
     "Settings": "kemeny.runs.settings",
     "UserError": "kemeny.errors",
-    "evaluate": "kemeny.experience.evaluate",
+    "evaluate": "kemeny.runs.evaluation",
     "export": "kemeny.runs.export",
     "load_policy": "kemeny.runs.load",
     "resume": "kemeny.runs.train",

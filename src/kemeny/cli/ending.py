@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kemeny.runs.settings import from_flat
+from kemeny.runs.limits import EXPLORING, MEAN_ACTION, verdicts
 
 if TYPE_CHECKING:
     import numpy as np
 
     from kemeny.runs.directory import Run
-
-MEAN_ACTION, EXPLORING = "mean action", "with exploration"
 
 
 def say_finished(run: "Run") -> None:
@@ -33,15 +31,5 @@ def _limits_in_last_evaluation(run: "Run") -> list[str]:
 
 
 def limits_kept(config: Mapping[str, Any], average_costs: "np.ndarray", manner: str) -> list[str]:
-    """A sentence per limited cost, of which there is one average per trajectory.
-
-    A limit on a discounted sum is compared with average/(1−γ).
-    """
-    settings = from_flat(config["settings"])
-    slope = float(settings.criterion.slope)
-    lines = []
-    for name, limit, average in zip(settings.cost, settings.limit, average_costs.mean(0), strict=False):
-        discounted = f", {slope * average:.4g} discounted" if slope != 1 else ""
-        verdict = "kept" if slope * average <= limit else f"broken by {slope * average - limit:.3g}"
-        lines.append(f"{name}: {average:.4g} per step{discounted}; the limit {limit:g} is {verdict} ({manner}).")
-    return lines
+    """A sentence per limited cost, of which there is one average per trajectory."""
+    return [str(verdict) for verdict in verdicts(config, average_costs.mean(0), manner)]

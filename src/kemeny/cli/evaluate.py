@@ -1,17 +1,15 @@
 """`kemeny evaluate`."""
 
 import json as json_format
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 from tyro.conf import Positional, arg
 
 from kemeny.errors import UserError
-
-if TYPE_CHECKING:
-    from kemeny.experience.evaluation import Evaluation
 
 
 def evaluate(
@@ -20,70 +18,99 @@ def evaluate(
     max_steps: int = 10_000,
     seed: int = 0,
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    returns_only: bool = False,
+    warm_up: int | None = None,
+    precision: float | None = None,
+    trajectory: Path | None = None,
+    plot: Path | None = None,
     video: Path | None = None,
     video_steps: int = 1_000,
     best: bool = False,
     explore: bool = False,
     json: bool = False,
 ) -> None:
-    """Run a trained policy, by its mean action, and report its returns.
+    """Run a trained policy, by its mean action, and report its returns and its long-run averages.
 
     Args:
         run: A run directory, or one of its checkpoints.
         trajectories: How many, each from a start state of its own.
-        max_steps: Where a trajectory stops if the agent has not fallen.
+        max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
         seed: Of the start states.
         cost: A cost to report beside those the run was trained with: `speed`, or any key of info; repeatable.
+        returns_only: Stop each trajectory at a fall, and estimate no long run.
+        warm_up: Steps of each trajectory that the long run leaves out [chosen by MSER-5].
+        precision: Stop before --max-steps as soon as the interval of the long-run reward is so narrow, relative to the
+            average: 0.01 is ±1 %.
+        trajectory: Write the first trajectory, step by step, into this csv file, too.
+        plot: Draw the first trajectory into this picture, too; its ending chooses the format (png, pdf, svg).
         video: Film the first trajectory, by the mean action, into this mp4 file, too.
         video_steps: Longest film, in steps.
         best: Take the policy of the best evaluation instead of the newest.
         explore: Let it act as in training, with exploration, instead of by its mean action.
-        json: Print the record as JSON instead of a table.
+        json: Print the record as JSON instead of tables.
     """
     if trajectories < 1 or max_steps < 1:
         raise UserError("--trajectories and --max-steps must be at least 1.")
-    from kemeny.cli.ending import EXPLORING, MEAN_ACTION, limits_kept
-    from kemeny.experience.evaluate import evaluate as run_protocol
+    from kemeny.experience.picture import draw, refuse_unknown_ending
+    from kemeny.runs.evaluation import evaluate as evaluate_run
+
+    if trajectory is not None and trajectory.suffix != ".csv":
+        raise UserError(f"A trajectory is written as csv: {trajectory} must end in .csv. (How many: --trajectories.)")
+    if plot is not None:
+        refuse_unknown_ending(plot)
+    for path in (trajectory, plot, video):
+        if path is not None:
+            _refuse_unwritable(path)
+    result = evaluate_run(
+        run,
+        trajectories=trajectories,
+        max_steps=max_steps,
+        seed=seed,
+        costs=cost,
+        returns_only=returns_only,
+        warm_up=warm_up,
+        precision=precision,
+        best=best,
+        explore=explore,
+        keep_trajectory=trajectory is not None or plot is not None,
+    )
+    if json:
+        print(json_format.dumps(result.full_record()))
+    else:
+        import rich.console
+
+        from kemeny.experience.summary import show
+
+        show(result, rich.console.Console())
+    steps = result.trajectory
+    if trajectory is not None and steps is not None:
+        steps.write(trajectory)
+        print(f"Wrote {len(steps):,} steps: {trajectory}", file=sys.stderr)
+    if plot is not None and steps is not None:
+        limits = {verdict.cost: verdict.limit / verdict.slope for verdict in result.limits}
+        draw(steps, plot, title=result.about, limits=limits)
+        print(f"Drew {len(steps):,} steps: {plot}", file=sys.stderr)
+    if video is not None:  # last, so that what cannot be filmed has been evaluated
+        _film(run, best, video, video_steps, seed)
+
+
+def _film(run: Path, best: bool, video: Path, steps: int, seed: int) -> None:
     from kemeny.experience.evaluate import evaluation_seed
-    from kemeny.experience.settings import EvaluationProtocol
-    from kemeny.runs.directory import Run
+    from kemeny.experience.film import record
+    from kemeny.runs.evaluation import environment_of
     from kemeny.runs.load import load_policy
 
-    policy = load_policy(run, best=best)
-    config = Run.open(run if (run / "config.json").exists() else run.parent.parent).config
-    env = config["env"]
-    if not config["env_is_id"]:
-        raise UserError(f"The run was trained on the function {env}: evaluate it with kemeny.evaluate(…).")
-    costs = (*config["settings"]["cost"], *cost)
-    protocol = EvaluationProtocol(trajectories, max_steps)
-    result = run_protocol(policy, env, protocol, seed=evaluation_seed(seed, 0), costs=costs, explore=explore)
-    if json:
-        print(json_format.dumps(result.record()))
-    else:
-        manner = EXPLORING if explore else MEAN_ACTION
-        noun = "trajectory" if trajectories == 1 else "trajectories"
-        _print(result, f"{env}, {trajectories} {noun}, {manner}", costs)
-        for line in limits_kept(config, result.average_costs, manner):
-            print(line)
-    if video is not None:  # last, so that what cannot be filmed has been evaluated
-        from kemeny.experience.film import record as film
-
-        steps = film(policy, env, video, max_steps=video_steps, seed=evaluation_seed(seed, 0))
-        print(f"Filmed {steps:,} steps: {video}", file=sys.stderr)
+    filmed = record(
+        load_policy(run, best=best), environment_of(run), video, max_steps=steps, seed=evaluation_seed(seed, 0)
+    )
+    print(f"Filmed {filmed:,} steps: {video}", file=sys.stderr)
 
 
-def _print(result: "Evaluation", title: str, costs: tuple[str, ...]) -> None:
-    import numpy as np
-    import rich.console
-    import rich.table
-
-    table = rich.table.Table(title=title, title_justify="left")
-    for heading in ("", "mean", "std", "min", "median", "max"):
-        table.add_column(heading, justify="left" if heading == "" else "right")
-    rows = {f"return, ≤ {horizon:,} steps": values for horizon, values in result.returns.items()}
-    rows["length"] = result.lengths
-    rows |= {f"{name} per step": result.average_costs[:, i] for i, name in enumerate(costs)}
-    for name, values in rows.items():
-        numbers = (values.mean(), values.std(), values.min(), np.median(values), values.max())
-        table.add_row(name, *(f"{number:,.3f}" if "per step" in name else f"{number:,.1f}" for number in numbers))
-    rich.console.Console().print(table)
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{path} cannot be written: it is a directory, or may not be changed.")

@@ -62,7 +62,7 @@ class EnvPoolPool:
         self._columns = [keys.index(key) for key in ("reward", "done", "trunc")]
         self._clock = Clock(num_envs, time_limit)
         self._everyone = self._clock.everyone.astype(np.int32)
-        self._sent = np.empty(0)
+        self.sent = np.empty(0)
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
         """Restart these environments; returns their start observations, one row per id."""
@@ -74,8 +74,8 @@ class EnvPoolPool:
         """Begin a step of all environments, or of these only; returns at once."""
         checked = self._clock.begin(ids)
         env_ids = self._everyone if ids is None else checked.astype(np.int32)
-        self._sent = self._actions.batch(action)
-        self._pool._send([env_ids, env_ids, self._sent])
+        self.sent = self._actions.batch(action)
+        self._pool._send([env_ids, env_ids, self.sent])
 
     def recv(self) -> Step:
         """Wait for the step that was begun; its rows are in the order of the ids sent."""
@@ -126,7 +126,7 @@ class EnvPoolPool:
             else:  # a function sees one environment at a time, as it does with Gymnasium
                 for row in range(len(reward)):
                     row_info = {key: value[row] for key, value in info.items()}
-                    costs[row, k] = call_cost(cost, observation[row], self._sent[row], float(reward[row]), row_info)
+                    costs[row, k] = call_cost(cost, observation[row], self.sent[row], float(reward[row]), row_info)
         return costs
 
 

@@ -344,7 +344,7 @@ class GymnasiumPool:
         self.spec = self._block.spec
         self._clock = Clock(num_envs, time_limit)
         self._seeds = RestartSeeds(seed, first_env, num_envs)
-        self._sent = np.empty(0)
+        self.sent = np.empty(0)
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
         """Restart these environments; returns their start observations, one row per id."""
@@ -354,12 +354,12 @@ class GymnasiumPool:
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Keep the actions until `recv` takes the step."""
         self._clock.begin(ids)
-        self._sent = self._block.actions.batch(action)
+        self.sent = self._block.actions.batch(action)
 
     def recv(self) -> Step:
         """Take the step that was begun; its rows are in the order of the ids sent."""
         try:
-            step = self._block.step(self._clock.stepping().tolist(), self._sent)
+            step = self._block.step(self._clock.stepping().tolist(), self.sent)
         except BaseException:
             self._clock.abandon()
             raise

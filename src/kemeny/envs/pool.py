@@ -62,6 +62,8 @@ class Pool(Protocol):
 
     num_envs: int
     spec: Spec
+    sent: np.ndarray
+    """Actions of the step that was begun last, as the environments got them."""
 
     @property
     def comeback(self) -> Comeback:

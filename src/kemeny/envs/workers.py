@@ -94,6 +94,7 @@ class WorkerPool:
             raise
         self.spec, self._observations, self._actions = answers[0]
         self._parts: list[tuple[_Worker, np.ndarray]] = []
+        self.sent = np.empty(0)
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
         """Restart these environments; returns their start observations, one row per id."""
@@ -110,10 +111,10 @@ class WorkerPool:
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Begin a step of all environments, or of these only; returns at once."""
         ids = self._clock.begin(ids)
-        batch = self._actions.batch(action)
+        self.sent = self._actions.batch(action)
         self._parts = self._divide(ids)
         for worker, rows in self._parts:
-            worker.send(("step", (ids[rows] - self._starts[worker.number]).tolist(), batch[rows]))
+            worker.send(("step", (ids[rows] - self._starts[worker.number]).tolist(), self.sent[rows]))
 
     def recv(self) -> Step:
         """Wait for the step that was begun; its rows are in the order of the ids sent."""

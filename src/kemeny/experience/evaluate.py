@@ -1,6 +1,8 @@
-"""The paper's evaluation protocol (§6.1): undiscounted returns of the mean action, from start states of its own.
+"""The paper's evaluation protocol (§6.1), and from the same trajectories the long run.
 
-One set of trajectories serves every horizon: the return at 1,000 steps is a prefix of that at 10,000.
+Returns are undiscounted, of the mean action, from start states of its own. One set of trajectories serves every
+horizon: the return at 1,000 steps is a prefix of that at 10,000. For the long run a trajectory goes on after a fall, by
+a restart as in training; what comes after the first fall changes nothing in its return.
 """
 
 import contextlib
@@ -12,18 +14,22 @@ from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, make_halves, see
 from kemeny.envs.settings import Simulation
 from kemeny.experience.acting import Policy, check_fits
 from kemeny.experience.evaluation import HORIZONS, Evaluation
-from kemeny.experience.settings import EvaluationProtocol
+from kemeny.experience.long_run import LongRun, Series, long_run
+from kemeny.experience.record import Record, refuse_too_large
+from kemeny.experience.rules import Rule, RulePolicy
+from kemeny.experience.settings import EvaluationProtocol, LongRunProtocol
 from kemeny.naming import name_of
 
 EVALUATION_STREAM = 2**20
 """Keeps evaluation seeds apart from those of training environments, which count up from 0."""
-
-EXPLORATION_STREAM = 2
-"""Keeps an exploring evaluation's noise apart from other uses of its seed."""
+EXPLORATION_STREAM, RESTARTED_STREAM = 2, 3
+"""Keep an exploring evaluation's noise apart from other uses of its seed, before and after the first fall."""
+FIRST_LOOK = 1_000
+"""Steps after which the precision is looked at for the first time; then after twice as many, and so on."""
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | Rule,
     env: EnvLike,
     protocol: EvaluationProtocol,
     *,
@@ -31,34 +37,69 @@ def evaluate(
     costs: tuple = (),
     simulation: Simulation = DEFAULT_SIMULATION,
     explore: bool = False,
+    long_run: LongRunProtocol | None = None,
+    keep_trajectory: bool = False,
 ) -> Evaluation:
-    """Run the policy until each trajectory falls or reaches the longest horizon.
+    """Run the policy until each trajectory falls or reaches the longest horizon; for the long run, beyond each fall.
 
-    It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept.
+    It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept. With
+    `keep_trajectory` the first trajectory is kept step by step.
     """
     with contextlib.ExitStack() as stack:
-        halves = []
+        halves: list[_Trajectories] = []
         for first_env, pool in make_halves(
             env, protocol.eval_trajectories, seed=seed, costs=costs, simulation=simulation
         ):
             stack.callback(pool.close)
-            check_fits(policy, pool.spec, name_of(env))
-            rng = np.random.default_rng([EXPLORATION_STREAM, seed, first_env]) if explore else None
+            if isinstance(policy, Policy):
+                check_fits(policy, pool.spec, name_of(env))
+                actor = policy
+            else:
+                actor = RulePolicy(policy, pool.spec)
+            rngs = [
+                np.random.default_rng([stream, seed, first_env]) if explore else None
+                for stream in (EXPLORATION_STREAM, RESTARTED_STREAM)
+            ]
             faults = Faults(pool, simulation.restart_faulty, first_env)
-            halves.append(_Trajectories(pool, faults, policy, protocol.eval_max_steps, rng, len(costs)))
-        for half in halves:
-            half.begin()
-        while any(half.alive.size for half in halves):
-            for half in halves:  # while one is simulated, the actions of the other are computed
-                if half.alive.size:
-                    half.finish()
-                    half.begin()
+            keep_first = keep_trajectory and first_env == 0
+            record = Record(pool, len(costs), keep_first) if long_run is not None or keep_first else None
+            halves.append(_Trajectories(pool, faults, actor, rngs, len(costs), record, long_run is not None))
+        longest, found = _run(halves, protocol.eval_max_steps, long_run)
     return Evaluation(
-        {horizon: np.concatenate([half.returns[horizon] for half in halves]) for horizon in halves[0].returns},
+        {
+            horizon: np.concatenate([half.returns.get(horizon, half.total) for half in halves])
+            for horizon in (*(horizon for horizon in HORIZONS if horizon < longest), longest)
+        },
         np.concatenate([half.lengths for half in halves]),
         np.concatenate([half.spent / half.lengths[:, None] for half in halves]),
         sum(half.faults.count for half in halves),
+        long_run=found,
+        trajectory=halves[0].record.first(tuple(map(name_of, costs))) if halves[0].record is not None else None,
+        cost_names=tuple(map(name_of, costs)),
     )
+
+
+def _run(halves: list["_Trajectories"], max_steps: int, protocol: LongRunProtocol | None) -> tuple[int, LongRun | None]:
+    """Run all trajectories; how far each went unless it fell, and what the long run is."""
+    refuse_too_large(sum(half.record.bytes_per_step for half in halves if half.record is not None), max_steps)
+    sequential = protocol is not None and protocol.precision is not None
+    until = min(FIRST_LOOK, max_steps) if sequential else max_steps
+    while True:
+        for half in halves:
+            half.go_on(until)
+            half.begin()
+        while any(half.ids.size for half in halves):
+            for half in halves:  # while one is simulated, the actions of the other are computed
+                if half.ids.size:
+                    half.finish()
+                    half.begin()
+        if protocol is None:
+            return until, None
+        series = Series(*(np.concatenate(parts, 1) for parts in zip(*(half.series() for half in halves), strict=True)))
+        found = long_run(series, reset_cost=protocol.reset_cost, warm_up=protocol.warm_up)
+        if until == max_steps or protocol.is_met_by(found.reward.precision):
+            return until, found
+        until = min(2 * until, max_steps)
 
 
 class _Trajectories:
@@ -68,45 +109,91 @@ class _Trajectories:
         self,
         pool: Pool,
         faults: Faults,
-        policy: Policy,
-        max_steps: int,
-        rng: np.random.Generator | None,
+        policy: Policy | RulePolicy,
+        rngs: list[np.random.Generator | None],
         costs: int,
+        record: Record | None,
+        goes_on: bool,
     ) -> None:
         count = pool.num_envs
-        self.pool, self.faults, self.policy, self.max_steps, self.rng = pool, faults, policy, max_steps, rng
-        self.alive = np.arange(count)
-        self.observation, _ = self.faults.reset(self.alive)
+        self.pool, self.faults, self.policy, self.rngs = pool, faults, policy, rngs
+        self.record, self.goes_on, self.until = record, goes_on, 0
+        self.everyone = np.arange(count)
+        self.observation, _ = self.faults.reset(self.everyone)
         self.total, self.spent = np.zeros(count), np.zeros((count, costs))
         self.lengths = np.zeros(count, np.int64)
-        self.returns = {horizon: np.zeros(count) for horizon in (*(h for h in HORIZONS if h < max_steps), max_steps)}
+        self.returns = {horizon: np.zeros(count) for horizon in HORIZONS}
+        self.ended = np.zeros(count, bool)
+        """Which have fallen, or were cut by their environment, at least once."""
+        self.alive = self.later = self.ids = self.everyone
+        """Those on their way to their first end; those beyond it; and both, the ones that take the next step."""
+
+    def go_on(self, until: int) -> None:
+        """Let each have so many steps."""
+        self.until = until
+        self.alive = self.everyone[~self.ended & (self.lengths < until)]
+        self.later = self.everyone[:0]
+        if self.record is not None:
+            self.record.grow(until)
+            if self.goes_on:
+                self.later = self.everyone[self.ended & (self.record.clock < until)]
 
     def begin(self) -> None:
         """Let the simulator start on the next step of those that go on."""
-        if not self.alive.size:
+        self.ids = np.concatenate([self.alive, self.later]) if self.later.size else self.alive
+        if not self.ids.size:
             return
-        policy, head = self.policy, self.policy.head(self.observation[self.alive])
-        action = policy.mode(head) if self.rng is None else policy.explore(head, policy.noise(self.rng, len(head)))
-        self.pool.send(action, self.alive)
+        # Those beyond their first end act apart, so that they change no digit of what the others do.
+        groups = [(ids, rng) for ids, rng in zip((self.alive, self.later), self.rngs, strict=True) if ids.size]
+        actions = [self._act(ids, rng) for ids, rng in groups]
+        self.pool.send(actions[0] if len(actions) == 1 else np.concatenate(actions), self.ids)
 
     def finish(self) -> None:
         """Wait for the step and count it."""
-        step, alive = self.pool.recv(), self.alive
-        self.observation[alive] = step.observation
-        self.total[alive] += step.reward
-        self.spent[alive] += step.costs
+        step, alive, ids = self.pool.recv(), self.alive, self.ids
+        failed = self.faults.among(step, ids)
+        if self.record is not None:
+            self.record.add(ids, failed, self.observation, step)
+        self.observation[ids] = step.observation
+        mine = slice(len(alive))  # the rows of those that have not ended yet
+        self.total[alive] += step.reward[mine]
+        self.spent[alive] += step.costs[mine]
         self.lengths[alive] += 1
         for horizon, returns in self.returns.items():
             arrived = alive[self.lengths[alive] <= horizon]
             returns[arrived] = self.total[arrived]
-        over = step.terminated | step.truncated | (self.lengths[alive] >= self.max_steps)
-        failed = self.faults.among(step, alive)
+        ended = step.terminated | step.truncated
+        over = ended[mine] | (self.lengths[alive] >= self.until)
         if failed.size:  # the trajectory begins anew, from another start state
-            self.total[failed], self.spent[failed], self.lengths[failed] = 0, 0, 0
+            anew = alive[np.isin(alive, failed)]
+            self.total[anew], self.spent[anew], self.lengths[anew] = 0, 0, 0
+            over &= ~np.isin(alive, anew)
+            ended &= ~np.isin(ids, failed)
             self.observation[failed], _ = self.faults.reset(failed)
-            over &= ~np.isin(alive, failed)
         if np.count_nonzero(over):
+            self.ended[alive[ended[mine]]] = True
             self.alive = alive[~over]
+        if self.goes_on:
+            self._restart(ids[ended])
+
+    def series(self) -> Series:
+        """What happened at each step."""
+        assert self.record is not None
+        return self.record.series()
+
+    def _restart(self, ids: np.ndarray) -> None:
+        """Put these into start states; those that have steps left go on."""
+        assert self.record is not None
+        if ids.size:
+            self.observation[ids], _ = self.faults.reset(ids)
+        if ids.size or self.later.size:
+            self.later = self.everyone[self.ended & (self.record.clock < self.until)]
+
+    def _act(self, ids: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        policy, head = self.policy, self.policy.head(self.observation[ids])
+        if rng is None or isinstance(policy, RulePolicy):
+            return policy.mode(head)
+        return policy.explore(head, policy.noise(rng, len(head)))
 
 
 def evaluation_seed(seed: int, steps: int) -> int:

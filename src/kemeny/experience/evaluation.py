@@ -3,9 +3,13 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from kemeny.experience.long_run import LongRun
+    from kemeny.experience.trajectory import Trajectory
 
 HORIZONS = (1_000, 10_000)
 """Steps at which returns are reported (§6.1)."""
@@ -14,9 +18,44 @@ TOLERATED = 2.0
 """Standard errors of a mean cost that do not count as a broken limit."""
 
 
-@dataclasses.dataclass(frozen=True)
+class Verdict(NamedTuple):
+    """Whether a limit on a cost was kept."""
+
+    cost: str
+    limit: float
+    per_step: float
+    """The average cost per step."""
+    slope: float
+    """What turns it into the units of the limit: 1, or 1/(1−γ) for a limit on the discounted sum."""
+    manner: str
+    """How the policy acted."""
+
+    @property
+    def average(self) -> float:
+        """The cost in the units of the limit."""
+        return self.slope * self.per_step
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is within the limit."""
+        return self.average <= self.limit
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"cost": self.cost, "limit": self.limit, "average": self.average, "kept": self.kept}
+
+    def __str__(self) -> str:
+        discounted = f", {self.average:.4g} discounted" if self.slope != 1 else ""
+        verdict = "kept" if self.kept else f"broken by {self.average - self.limit:.3g}"
+        return (
+            f"{self.cost}: {self.per_step:.4g} per step{discounted}; "
+            f"the limit {self.limit:g} is {verdict} ({self.manner})."
+        )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
-    """One entry per trajectory."""
+    """One entry per trajectory. `print` shows it as tables."""
 
     returns: dict[int, np.ndarray]
     """Undiscounted return up to a fall or to each horizon, without any reset cost."""
@@ -27,6 +66,34 @@ class Evaluation:
     """Trajectories that were begun anew because their environment failed."""
     exploring_costs: np.ndarray | None = None
     """(trajectory, cost): the same for the policy as it explores in training, which is the one that keeps limits."""
+    long_run: "LongRun | None" = None
+    """Averages per step with intervals, from the same trajectories as they go on after a fall."""
+    trajectory: "Trajectory | None" = None
+    """The first trajectory step by step, if it was asked for."""
+    cost_names: tuple[str, ...] = ()
+    limits: tuple[Verdict, ...] = ()
+    """Whether each limit of the run was kept."""
+    about: str = ""
+    """What was evaluated, and how: the title of its table."""
+
+    @property
+    def reached_end(self) -> float:
+        """Share of the trajectories that went on to the longest horizon without a fall."""
+        return float((self.lengths >= max(self.returns)).mean())
+
+    def __repr__(self) -> str:
+        from kemeny.experience.summary import text
+
+        return text(self)
+
+    def full_record(self) -> dict[str, Any]:
+        """Everything but the trajectory, as JSON: what `kemeny evaluate --json` prints."""
+        return {
+            **self.record(),
+            "reached_end": self.reached_end,
+            "long_run": None if self.long_run is None else self.long_run.record(),
+            "limits": [verdict.record() for verdict in self.limits] or None,
+        }
 
     def record(self) -> dict[str, Any]:
         """As a line of evaluations.jsonl; a horizon beyond the longest allowed trajectory is null."""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated
 
-from kemeny.ranges import AtLeast
+from kemeny.ranges import Above, AtLeast
 
 RESET_COST = 100.0
 """What a fall costs where nothing else is said (§6.2)."""
@@ -30,3 +30,19 @@ class EvaluationProtocol:
     """Trajectories of each evaluation, each with a seed of its own."""
     eval_max_steps: Annotated[int, AtLeast(1)] = 10_000
     """Steps after which an evaluation trajectory stops, if the agent has not fallen; fewer are cheaper."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LongRunProtocol:
+    """How the long run is estimated."""
+
+    reset_cost: Annotated[float | None, AtLeast(0)] = None
+    """What a fall costs [100 for a fall, nothing for a goal, as in training]."""
+    warm_up: Annotated[int | None, AtLeast(0)] = None
+    """Steps of each trajectory that are left out [chosen by MSER-5]."""
+    precision: Annotated[float | None, Above(0)] = None
+    """Stop as soon as the interval of the reward is so narrow, relative to the average: 0.01 is ±1 %."""
+
+    def is_met_by(self, precision: float) -> bool:
+        """Whether an interval of this relative half-width is narrow enough."""
+        return self.precision is None or precision <= self.precision

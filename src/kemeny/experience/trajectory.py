@@ -1,0 +1,92 @@
+"""A trajectory step by step: as columns, as records, as a CSV file."""
+
+import csv
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kemeny.errors import UserError
+from kemeny.spec import Discrete, Space, Spaces
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """The first trajectory of an evaluation: what the policy saw and did, and what came of it.
+
+    If it goes on after a fall, the step after one with `terminated` or `truncated` is from a start state.
+    """
+
+    spaces: Spaces
+    observations: np.ndarray
+    """(time, size): before each step, as the policy sees them."""
+    actions: np.ndarray
+    """(time, …): as the environment got them."""
+    reward: np.ndarray
+    """(time,): as the environment paid it, without reset costs."""
+    costs: np.ndarray
+    """(time, cost)."""
+    terminated: np.ndarray
+    truncated: np.ndarray
+    cost_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def observation_columns(self) -> dict[str, np.ndarray]:
+        """Each component of the observations by its name."""
+        space = self.spaces.observation
+        if isinstance(space, Discrete):
+            return {"observation": self.observations.argmax(1) + space.start}
+        return _columns("observation", self.observations, space)
+
+    @property
+    def action_columns(self) -> dict[str, np.ndarray]:
+        """Each component of the actions by its name."""
+        return _columns("action", self.actions.reshape(len(self), -1), self.spaces.action)
+
+    @property
+    def cost_columns(self) -> dict[str, np.ndarray]:
+        """Each cost by its name."""
+        return {f"cost_{name}": self.costs[:, i] for i, name in enumerate(self.cost_names)}
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Everything, in the order of the file: a table that pandas and polars read directly."""
+        return {
+            "step": np.arange(len(self)),
+            **self.observation_columns,
+            **self.action_columns,
+            "reward": self.reward,
+            **self.cost_columns,
+            "terminated": self.terminated.astype(np.int8),
+            "truncated": self.truncated.astype(np.int8),
+        }
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """One dictionary per step."""
+        columns = self.columns
+        lists = [column.tolist() for column in columns.values()]
+        return (dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True))
+
+    def write(self, path: str | Path) -> None:
+        """Write it as a CSV file with a header; a number reads back as the same number."""
+        columns = self.columns
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(columns)
+                # NumPy's own text of a number is the shortest that reads back as it; Python's would be that of float64
+                writer.writerows(zip(*(map(str, column) for column in columns.values()), strict=True))
+        except OSError as error:
+            raise UserError(f"The trajectory cannot be written to {path}: {error.strerror}.") from error
+
+
+def _columns(name: str, rows: np.ndarray, space: Space) -> dict[str, np.ndarray]:
+    if not space.shape:
+        return {name: rows[:, 0]}
+    return {f"{name}_{'_'.join(map(str, index))}": rows[:, i] for i, index in enumerate(np.ndindex(space.shape))}
