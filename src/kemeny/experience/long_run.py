@@ -20,7 +20,7 @@ BATCHES = (20, 10, 5)
 """Batches that each trajectory is divided into: few, so that they are long and nearly independent."""
 BLOCK = 5
 """Steps that MSER-5 averages before it looks for the end of the warm-up."""
-CHANCE = 0.1
+CHANCE = 0.25
 """Batches count as correlated, and trajectories as different, if chance alone would make them so this often or less."""
 MILLION = 1e6
 """Falls are told per so many steps."""

@@ -20,6 +20,11 @@ def show(evaluation: Evaluation, console: rich.console.Console) -> None:
     console.print(_returns(evaluation))
     found = evaluation.long_run
     if found is not None:
+        title = (
+            f"Long run: {_some(len(evaluation.lengths))} of {max(evaluation.returns):,} steps, going on after a fall; "
+            f"the first {found.warm_up:,} steps are left out"
+        )
+        console.print(title, style="italic", soft_wrap=True, highlight=False)
         console.print(_averages(found, evaluation))
     for sentence in _sentences(evaluation):
         console.print(sentence, soft_wrap=True, highlight=False, markup=False)
@@ -48,9 +53,7 @@ def _returns(evaluation: Evaluation) -> rich.table.Table:
 
 
 def _averages(found: LongRun, evaluation: Evaluation) -> rich.table.Table:
-    trajectories, longest = len(evaluation.lengths), max(evaluation.returns)
-    title = f"Long run: {_some(trajectories)} of {longest:,} steps, the first {found.warm_up:,} left out (warm-up)"
-    table = rich.table.Table(title=title, title_justify="left")
+    table = rich.table.Table()
     for heading in ("", "average", f"{CONFIDENCE:.0%} interval"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     table.add_row("reward per step", *_told(found.reward))
