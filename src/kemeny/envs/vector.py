@@ -103,7 +103,9 @@ class VectorPool:
         self._seed, self._first_env, self._before = seed, first_env, 0
         self._begun = False
         self._seeds = RestartSeeds(seed, first_env, num_envs) if self._copies.seeded_each else None
-        self._sent = self._copies.actions.batch(np.zeros((num_envs, *self.spec.action.array.shape)))
+        self.sent = self._copies.actions.batch(np.zeros((num_envs, *self.spec.action.array.shape)))
+        self._sent = self.sent
+        """What every copy does next, also those that are not asked to step."""
 
     @property
     def comeback(self) -> Comeback:
@@ -129,7 +131,7 @@ class VectorPool:
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Keep the actions until `recv` takes the step."""
         rows = self._clock.begin(ids)
-        batch = self._copies.actions.batch(action)
+        self.sent = batch = self._copies.actions.batch(action)
         if rows is self._clock.everyone:
             self._sent = batch
         else:  # the others do again what they did last

@@ -81,7 +81,7 @@ def _warnings(found: LongRun) -> list[str]:
     if not found.settled:
         told.append("The rewards or costs had not settled after half of the steps: ask for more steps (--max-steps).")
     if found.reward.spread == "trajectories":
-        told.append("The trajectories differ more than chance allows: the interval is from their spread.")
+        told.append("The trajectories differ more than their batches explain: the interval is from their spread.")
     if found.goals:
         told.append(f"{found.goals:,} ends were goals, which cost nothing.")
     if found.cuts:
