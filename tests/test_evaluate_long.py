@@ -162,6 +162,50 @@ def test_a_rule_sees_what_the_environment_gives_and_does_what_the_environment_ta
     assert next(iter(result.trajectory.records()))["observation"] == 5
 
 
+class Nested(gymnasium.Env):
+    """Observations and actions of every kind; the reward is the sum of the action."""
+
+    def __init__(self):
+        self.observation_space = spaces.Dict(
+            {
+                "arm": spaces.Dict({"angle": spaces.Box(-1.0, 1.0, (2, 2)), "on": spaces.MultiBinary(2)}),
+                "pair": spaces.Tuple((spaces.Discrete(3, start=4), spaces.MultiDiscrete([2, 5], start=[1, -2]))),
+            }
+        )
+        self.action_space = spaces.MultiDiscrete([3, 4], start=[10, 20])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), float(action.sum()), False, False, {}
+
+
+def test_a_rule_and_a_file_have_every_kind_of_space():
+    seen = []
+    inside = Nested().observation_space
+
+    def rule(observation):
+        assert inside.contains(observation), observation
+        seen.append(observation)
+        return np.array([12, 20])
+
+    result = kemeny.evaluate(rule, env=Nested, trajectories=1, max_steps=20, keep_trajectory=True)
+    columns = result.trajectory.columns
+    assert list(columns)[1:-3] == [
+        *(f"observation_arm.angle_{i}_{j}" for i in range(2) for j in range(2)),
+        "observation_arm.on_0", "observation_arm.on_1",
+        "observation_pair.0", "observation_pair.1_0", "observation_pair.1_1",
+        "action_0", "action_1",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(columns["observation_arm.angle_1_0"], [one["arm"]["angle"][1, 0] for one in seen])
+    np.testing.assert_array_equal(columns["observation_pair.1_1"], [one["pair"][1][1] for one in seen])
+    np.testing.assert_array_equal(columns["reward"], 32)
+    np.testing.assert_array_equal(columns["action_0"], 12)
+
+
 def bad_rule(observation):
     raise KeyError("level")
 
@@ -174,7 +218,7 @@ def bad_rule(observation):
         ({"policy": lambda _: 0, "env": Crane}, "finite numbers of shape"),
         ({"policy": lambda _: [np.nan, 1.0], "env": Crane}, "finite numbers"),
         ({"policy": bad_rule, "env": Crane}, "raised KeyError: 'level'"),
-        ({"policy": lambda _: 7, "env": functools.partial(MDPEnv, zoo.queue_admission())}, "from 0 to 1"),
+        ({"policy": lambda _: 7, "env": functools.partial(MDPEnv, zoo.queue_admission())}, "whole numbers from 0 to 1"),
         ({"policy": lambda _: 0, "env": Crane, "explore": True}, "does not explore"),
         ({"policy": lambda _: 0, "env": Crane, "best": True}, "Only a run has a best"),
         ({"policy": "nowhere"}, "nowhere is not a run directory"),

@@ -299,6 +299,26 @@ def leaves(space: Space, name: str = "") -> Iterator[tuple[str, Leaf]]:
         yield name, space
 
 
+def values_of(leaf: Leaf, rows: np.ndarray) -> np.ndarray:
+    """(n, *shape) observations as the environment gives them, to the digits of float32: what `leaf.rows` had."""
+    if isinstance(leaf, Discrete):
+        return rows.argmax(1) + leaf.start
+    if isinstance(leaf, MultiDiscrete):
+        numbers = [options.argmax(1) for options in np.split(rows, first_of_each(leaf.n)[1:], 1)]
+        return leaf.actions(np.stack(numbers, 1))
+    values = rows.reshape(len(rows), *leaf.shape)
+    return values.astype(np.int8) if isinstance(leaf, MultiBinary) else values.copy()
+
+
+def observation_of(space: Space, row: np.ndarray) -> Any:
+    """One observation as the environment gives it, from the row that the policy sees."""
+    if isinstance(space, Dict | Tuple):
+        ends = np.cumsum([part.size for part in space.parts])
+        parts = [observation_of(part, row[end - part.size : end]) for part, end in zip(space.parts, ends, strict=True)]
+        return dict(zip(space.names, parts, strict=True)) if isinstance(space, Dict) else tuple(parts)
+    return values_of(space, row[None, : space.size])[0]
+
+
 class Misfit(Exception):
     """A value that is not of its space."""
 

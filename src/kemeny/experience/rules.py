@@ -8,7 +8,8 @@ import numpy as np
 from kemeny.envs.strangers import RAISED, type_and_text
 from kemeny.errors import UserError
 from kemeny.naming import name_of
-from kemeny.spec import Continuous, Discrete, Spec
+from kemeny.spaces import Box, observation_of
+from kemeny.spec import Continuous, Spec
 
 Rule = Callable[[Any], Any]
 """From one observation, as the environment gives it, to one action, as the environment takes it."""
@@ -29,32 +30,28 @@ class RulePolicy:
         return head
 
     def _act(self, row: np.ndarray) -> np.ndarray:
-        space = self._spec.spaces.observation
-        observation = row.argmax() + space.start if isinstance(space, Discrete) else row.reshape(space.shape).copy()
         try:
-            action = self._rule(observation)
+            action = self._rule(observation_of(self._spec.spaces.observation, row))
         except RAISED as error:
             raise UserError(f"The rule {self._name} raised {type_and_text(error)}.") from error
         return self._checked(action)
 
     def _checked(self, given: Any) -> np.ndarray:
         """The action as a pool takes it, or a `UserError`."""
-        space, shape = self._spec.action, self._spec.spaces.action.shape
+        space = self._spec.spaces.action
         try:
             action = np.asarray(given)
         except ValueError as error:
             raise UserError(f"The rule {self._name} returned no array of numbers: {error}.") from error
-        if isinstance(space, Discrete):
-            if action.size == 1 and action.dtype.kind in "iu" and 0 <= int(action.item()) - space.start < space.n:
-                return np.array(int(action.item()) - space.start)
-            allowed = f"a whole number from {space.start} to {space.start + space.n - 1}"
-        else:
-            if action.size == space.size and action.dtype.kind in "iuf" and np.isfinite(action).all():
-                return _in_unit(action.reshape(-1), space)
-            allowed = f"finite numbers of shape {shape}"
-        raise UserError(f"The rule {self._name} returned {given!r}, but an action is {allowed}.")
-
-
-def _in_unit(action: np.ndarray, space: Continuous) -> np.ndarray:
-    unit = space.unit
-    return action if unit is None else (action - unit.shift) / unit.scale
+        fits = action.shape == space.shape or (action.size == 1 and space.shape in ((), (1,)))
+        letters = "iuf" if isinstance(space, Box) else "biu"
+        batch = action.reshape(1, *space.shape) if fits else action
+        if not fits or action.dtype.kind not in letters or not np.isfinite(action).all() or space.outside(batch).size:
+            allowed = f"finite numbers of shape {space.shape}" if isinstance(space, Box) else str(space)
+            raise UserError(f"The rule {self._name} returned {given!r}, but the actions are {allowed}.")
+        if isinstance(self._spec.action, Continuous):
+            unit = self._spec.action.unit
+            action = action.reshape(-1)
+            return action if unit is None else (action - unit.shift) / unit.scale
+        start = np.array(getattr(space, "start", 0), np.int64)
+        return action.reshape(self._spec.action.array.shape) - start

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kemeny.errors import UserError
-from kemeny.spec import Discrete, Space, Spaces
+from kemeny.spaces import Spaces, leaves, values_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Trajectory:
 
     spaces: Spaces
     observations: np.ndarray
-    """(time, size): before each step, as the policy sees them."""
+    """(time, size): before each step, as the policy sees them, with their masks behind them."""
     actions: np.ndarray
     """(time, …): as the environment got them."""
     reward: np.ndarray
@@ -38,15 +38,17 @@ class Trajectory:
     @property
     def observation_columns(self) -> dict[str, np.ndarray]:
         """Each component of the observations by its name."""
-        space = self.spaces.observation
-        if isinstance(space, Discrete):
-            return {"observation": self.observations.argmax(1) + space.start}
-        return _columns("observation", self.observations, space)
+        columns, end = {}, 0
+        for name, leaf in leaves(self.spaces.observation):
+            begin, end = end, end + leaf.size
+            values = values_of(leaf, self.observations[:, begin:end])
+            columns |= _columns(f"observation_{name}" if name else "observation", values)
+        return columns
 
     @property
     def action_columns(self) -> dict[str, np.ndarray]:
         """Each component of the actions by its name."""
-        return _columns("action", self.actions.reshape(len(self), -1), self.spaces.action)
+        return _columns("action", self.actions)
 
     @property
     def cost_columns(self) -> dict[str, np.ndarray]:
@@ -86,7 +88,9 @@ class Trajectory:
             raise UserError(f"The trajectory cannot be written to {path}: {error.strerror}.") from error
 
 
-def _columns(name: str, rows: np.ndarray, space: Space) -> dict[str, np.ndarray]:
-    if not space.shape:
-        return {name: rows[:, 0]}
-    return {f"{name}_{'_'.join(map(str, index))}": rows[:, i] for i, index in enumerate(np.ndindex(space.shape))}
+def _columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Each entry of (time, …) values by its place: `name_0`, or `name_0_1` in a matrix, or `name` if there is one."""
+    if values.ndim == 1:
+        return {name: values}
+    places = np.ndindex(values.shape[1:])
+    return {f"{name}_{'_'.join(map(str, place))}": values[(slice(None), *place)] for place in places}
