@@ -247,6 +247,73 @@ def test_an_id_with_a_vector_entry_point(registered):
     assert choose_backend(unfit, "auto", 0) == "gymnasium"
 
 
+def allowed(rows, rng):
+    """An action for each row that its mask, the last three columns, allows."""
+    return (rows[:, -3:] * rng.random((len(rows), 3))).argmax(1)
+
+
+@pytest.mark.parametrize("by_method", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_are_those_of_the_environment_unvectorised(mode, by_method):
+    one = functools.partial(vectors.Doors, by_method=by_method)
+    make = lambda num_envs: SyncVectorEnv([one] * num_envs, autoreset_mode=mode)  # noqa: E731
+    pools, everyone, rng = [make_pool(env, 4, seed=5) for env in (make, one)], np.arange(4), np.random.default_rng(0)
+    assert [pool.spec.mask for pool in pools] == [3, 3]
+    rows = pools[0].reset(everyone)
+    np.testing.assert_array_equal(rows, pools[1].reset(everyone))
+    for t in range(40):
+        action, steps = allowed(rows, rng), []
+        for pool in pools:
+            pool.send(action)
+            steps.append(pool.recv())
+        over = steps[0].terminated.copy()
+        np.testing.assert_array_equal(over, steps[1].terminated)
+        np.testing.assert_array_equal(steps[0].observation[~over], steps[1].observation[~over])
+        np.testing.assert_array_equal(steps[0].observation[over, 0], steps[1].observation[over, 0])
+        rows = steps[0].observation.copy()
+        over[t % 4] |= t % 7 == 0
+        if over.any():
+            rows[over] = pools[0].reset(everyone[over])
+            np.testing.assert_array_equal(rows[over], pools[1].reset(everyone[over]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_of_copies_in_one_call(mode):
+    """Row by row the mask of the state that is shown; copies that take no part open no locked door either."""
+    pool, rng = make_pool(functools.partial(vectors.ManyDoors, mode=mode), 5, seed=0), np.random.default_rng(0)
+
+    def check(rows):
+        number, steps = np.divmod(rows[:, 0], 10)
+        np.testing.assert_array_equal(rows[:, 1:], np.arange(3) != ((number + steps) % 3)[:, None])
+        return rows
+
+    rows = check(pool.reset(np.arange(5)))
+    for t in range(40):
+        ids = np.arange(5) if t % 9 else np.array([3, 1])  # now and then some only
+        pool.send(allowed(rows[ids], rng), ids)
+        step = pool.recv()
+        rows[ids] = step.observation
+        check(step.observation[~step.terminated])
+        assert (step.observation[step.terminated, 0] % 10 == 5).all()
+        again = np.setdiff1d(np.arange(5), ids[~step.terminated])
+        if again.size:
+            rows[again] = check(pool.reset(again))
+    assert pool.comeback == "state"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("shape", r"has shape \(2, 2\), but there must be one row of 3 for each copy"),
+        ("nothing", "forbids every action"),
+        ("late", "did not come with its first observation"),
+    ],
+)
+def test_wrong_masks(wrong, sentence):
+    with pytest.raises(UserError, match=f"has a wrong action mask: it .*{sentence}"):
+        inspect(functools.partial(vectors.ManyDoors, wrong=wrong))
+
+
 def returns_the_same(num_envs, made=[]):  # noqa: B006
     made += [] if made else [Carts(num_envs)]
     return made[0]

@@ -171,3 +171,89 @@ class Broken(Carts):
         if self.how == "four":
             return observation, reward, *rest[:2]
         raise AssertionError(self.how)
+
+
+class Doors(gymnasium.Env):
+    """Three doors, of which one is locked at each step; whoever opens that one breaks the environment."""
+
+    def __init__(self, ends_at=5, by_method=False):
+        self.observation_space, self.action_space = spaces.Box(0.0, 100.0, (1,), np.float64), spaces.Discrete(3)
+        self.ends_at, self.by_method = ends_at, by_method
+        if by_method:
+            self.action_masks = self.mask
+
+    def mask(self):
+        return np.arange(3) != (self.number + self.steps) % 3
+
+    def answer(self):
+        """At the end there is no mask."""
+        hidden = self.by_method or self.steps == self.ends_at
+        return np.array([10.0 * self.number + self.steps]), {} if hidden else {"action_mask": self.mask()}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number, self.steps = int(self.np_random.integers(10)), 0
+        return self.answer()
+
+    def step(self, action):
+        assert self.mask()[action], "a locked door"
+        self.steps += 1
+        observation, info = self.answer()
+        return observation, float(action), self.steps == self.ends_at, False, info
+
+
+class ManyDoors(gymnasium.vector.VectorEnv):
+    """The same in one call; `wrong` says what is wrong with its masks."""
+
+    def __init__(self, num_envs, mode=AutoresetMode.NEXT_STEP, ends_at=5, wrong=None):
+        self.num_envs, self.mode, self.ends_at, self.wrong = num_envs, mode, ends_at, wrong
+        self.metadata = {"autoreset_mode": mode}
+        self.single_observation_space, self.single_action_space = spaces.Box(0.0, 100.0, (1,)), spaces.Discrete(3)
+        self.number, self.steps = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+        self.over = np.zeros(num_envs, bool)
+
+    def mask(self):
+        mask = np.arange(3) != ((self.number + self.steps) % 3)[:, None]
+        if self.wrong == "nothing":
+            mask[-1] = False
+        return mask[:, 1:] if self.wrong == "shape" else mask
+
+    def observe(self):
+        return (10.0 * self.number + self.steps)[:, None]
+
+    def restart(self, which):
+        self.number[which], self.steps[which], self.over[which] = (
+            self.np_random.integers(10, size=which.sum()),
+            0,
+            False,
+        )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.restart((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        return self.observe(), {} if self.wrong == "late" else {"action_mask": self.mask()}
+
+    def step(self, actions):
+        pending, everyone = self.over.copy(), np.arange(self.num_envs)
+        if self.wrong is None:
+            ignored = pending & (self.mode is AutoresetMode.NEXT_STEP)
+            assert (self.mask()[everyone, actions] | ignored).all(), "a locked door"
+        assert not (pending.any() and self.mode is AutoresetMode.DISABLED)
+        self.steps += 1
+        reward, ended, info = actions.astype(float), self.steps == self.ends_at, {}
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self.restart(pending)
+            ended &= ~pending
+        if self.mode is AutoresetMode.SAME_STEP and ended.any():
+            info["final_obs"] = self.observe()
+            self.restart(ended)
+        self.over[:] = ended & (self.mode is not AutoresetMode.SAME_STEP)
+        return self.observe(), reward, ended, np.zeros(self.num_envs, bool), {**info, "action_mask": self.mask()}
+
+    def get_state(self):
+        return {"number": self.number, "steps": self.steps, "over": self.over, "random": self.np_random}
+
+    def set_state(self, state):
+        self.number, self.steps, self.over, self.np_random = (
+            state[key] for key in ("number", "steps", "over", "random")
+        )

@@ -16,14 +16,18 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from kemeny.envs import states
 from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import remove_time_limit
+from kemeny.envs.masks import first_allowed, has_key, widen
 from kemeny.envs.pool import Step
 from kemeny.envs.spaces import understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.envs.vector_info import FINAL_OBS, VectorInfo, read_costs
-from kemeny.errors import RunError, UserError
-from kemeny.spaces import Misfit, read_rows
+from kemeny.envs.vector_masks import VectorMasks, has_masks
+from kemeny.errors import Damaged, RunError, UserError
+from kemeny.spaces import BadMask, Misfit, read_rows
 from kemeny.spec import Continuous, Spec, vector
 
+ALLOWED = "allowed"
+"""Name of the present masks in a state."""
 PROBE_STEPS = 20
 """Steps with which a new environment is tried."""
 
@@ -62,27 +66,37 @@ class Copies:
         """Which copies ended and have not been restarted since."""
         self._fresh = np.zeros(self.num_envs, bool)
         """Which copies restarted within the latest step."""
-        self._start = np.zeros((self.num_envs, self._observations.size), np.float32)
+        self._masks = self._find_masks()
+        if self._masks is not None:
+            self.spec = widen(self.spec)
+        self._start = np.zeros((self.num_envs, self.spec.observation.size), np.float32)
         """Start observations of copies that have restarted."""
 
     def begin(self, seed: int) -> np.ndarray:
         """Restart all copies, with a new seed; returns their start observations."""
         self._fresh[:] = self._over[:] = False
-        return self._reset(seed=seed)
+        return self._reset(np.ones(self.num_envs, bool), seed=seed)
 
     def restart(self, which: np.ndarray, seeds: Sequence[int | None] | None = None) -> np.ndarray:
         """Restart some copies, each with its seed if seeds are given; returns (n, D): only their rows are meant."""
         again = which & ~self._fresh if seeds is None else which
         if np.count_nonzero(again):
-            rows = self._reset(seed=seeds, options={"reset_mask": again.copy()})
+            rows = self._reset(again, seed=seeds, options={"reset_mask": again.copy()})
             self._start[again] = rows[again]
         self._fresh[which] = self._over[which] = False
         return self._start
 
     def step(self, actions: np.ndarray, meant: np.ndarray) -> Step:
-        """One step of all copies; of `meant` the costs are read, and they must have been restarted if they ended."""
+        """One step of all copies; those that are not `meant` take some action that is allowed, and wait for a restart.
+
+        Those that are meant must have been restarted if they ended.
+        """
         if self._mode is AutoresetMode.DISABLED and np.count_nonzero(self._over):
             self.restart(self._over.copy())
+        if len(meant) < self.num_envs:
+            others = np.ones(self.num_envs, bool)
+            others[meant] = False
+            actions[others] = self.actions.batch(first_allowed(self.spec, self._allowed()))[others]
         self._steps += 1
         values = self._call(self.env.step, actions)
         if not isinstance(values, tuple) or len(values) != 5:
@@ -96,23 +110,32 @@ class Copies:
         truncated = self._column(values[3], "truncations").astype(bool)
         self._over = terminated | truncated
         self._fresh = self._over & (self._mode is AutoresetMode.SAME_STEP)
+        observation = self._masked(observation, values[4], ~self._over | self._fresh, self._over)
         if np.count_nonzero(self._fresh):
             self._start[self._fresh] = observation[self._fresh]
-            observation[self._fresh] = self._last_rows(values[4])
+            observation[self._fresh] = 1.0  # the mask of a last observation allows everything
+            observation[self._fresh, : self.spec.features] = self._last_rows(values[4])
         costs = np.empty((self.num_envs, 0))
         if self._costs:
             info = VectorInfo(values[4], self._fresh, self.name)
-            costs = read_costs(self._costs, info, meant, observation, actions, reward, self.name)
+            seen = observation[:, : self.spec.features]
+            costs = read_costs(self._costs, info, meant, seen, actions, reward, self.name)
         return Step(observation, reward, terminated, truncated, costs)
 
     def get_state(self) -> dict[str, np.ndarray]:
         """The state of all copies and of their randomness; none may wait for a restart."""
-        return states.to_arrays(self._call(self.env.get_state), self.name)  # pyright: ignore[reportAttributeAccessIssue]
+        arrays = states.to_arrays(self._call(self.env.get_state), self.name)  # pyright: ignore[reportAttributeAccessIssue]
+        return arrays if self._masks is None else {ALLOWED: self._masks.allowed.copy(), **arrays}
 
     def set_state(self, arrays: dict[str, np.ndarray]) -> bool:
         """Go to a state that was saved; whether the environment has it now."""
         self.begin(0)  # nothing of what was before may stay
-        self._call(self.env.set_state, states.from_arrays(arrays))  # pyright: ignore[reportAttributeAccessIssue]
+        own = {name: array for name, array in arrays.items() if name != ALLOWED}
+        self._call(self.env.set_state, states.from_arrays(own))  # pyright: ignore[reportAttributeAccessIssue]
+        if self._masks is not None:
+            if ALLOWED not in arrays or arrays[ALLOWED].shape != self._masks.allowed.shape:
+                raise Damaged(f"The checkpoint does not fit its run: it does not hold the masks of {self.name}.")
+            self._masks.allowed[:] = arrays[ALLOWED]
         return states.same(self.get_state(), arrays)
 
     def close(self) -> None:
@@ -128,7 +151,7 @@ class Copies:
         for _ in range(PROBE_STEPS):
             step = self.step(self._any_actions(rng), everyone[~self._over])  # of the others, some restart instead
             now = np.where(self._fresh[:, None], self._start, step.observation)
-            rows = self._reset(options={"reset_mask": ~other})
+            rows = self._reset(~other, options={"reset_mask": ~other})
             self._over[~other] = self._fresh[~other] = False
             if not np.array_equal(rows[other], now[other], equal_nan=True):
                 raise UserError(
@@ -136,25 +159,24 @@ class Copies:
                     'options["reset_mask"] is True, and return the present observations of the others.'
                 )
         if self.has_state:
-            self._try_state(rng)
+            self._try_state()
 
-    def _try_state(self, rng: np.random.Generator) -> None:
-        actions = [self._any_actions(rng) for _ in range(PROBE_STEPS)]
+    def _try_state(self) -> None:
         self.restart(self._over.copy())
         saved = self.get_state()
-        once = self._walk(actions)
+        once = self._walk()
         came_back = self.set_state(saved)
-        if not came_back or not all(map(np.array_equal, once, self._walk(actions))):
+        if not came_back or not all(map(np.array_equal, once, self._walk())):
             raise UserError(
                 f"{self.name} does not come back to where it was by set_state(get_state()): both must have everything "
                 "that the next steps depend on, the generator of random numbers too."
             )
 
-    def _walk(self, actions: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """What some steps give, and the restarts after them."""
-        seen = []
-        for action in actions:
-            step = self.step(action, np.arange(self.num_envs))
+    def _walk(self) -> list[np.ndarray]:
+        """What some steps give, and the restarts after them; always the same actions."""
+        seen, rng = [], np.random.default_rng(1)
+        for _ in range(PROBE_STEPS):
+            step = self.step(self._any_actions(rng), np.arange(self.num_envs))
             over = self._over.copy()
             seen += [np.nan_to_num(column) for column in step]
             if over.any():
@@ -163,15 +185,44 @@ class Copies:
 
     def _any_actions(self, rng: np.random.Generator) -> np.ndarray:
         kind = self.actions.spec
+        if self._masks is not None:  # the first of the largest numbers is one of those that are allowed
+            return self.actions.batch(first_allowed(self.spec, self._allowed() * rng.random(self._allowed().shape)))
         if isinstance(kind, Continuous):
             return self.actions.batch(rng.uniform(-1, 1, (self.num_envs, kind.size)))
         return self.actions.batch(rng.integers(kind.choices, size=(self.num_envs, len(kind.choices))))
 
-    def _reset(self, **how: Any) -> np.ndarray:
+    def _reset(self, which: np.ndarray, **how: Any) -> np.ndarray:
+        """Call `reset`, which restarts these; returns the present rows of all copies."""
+        observation, info = self._call_reset(**how)
+        return self._masked(self._rows(observation), info, which)
+
+    def _call_reset(self, **how: Any) -> tuple[Any, Any]:
         values = self._call(self.env.reset, **how)
         if not isinstance(values, tuple) or len(values) != 2:
             raise self._wrong("something else from reset() than (observations, infos)")
-        return self._rows(values[0])
+        return values
+
+    def _find_masks(self) -> VectorMasks | None:
+        """The masks of the copies; whether `info` has them is found by a restart before those of the run."""
+        if isinstance(self.actions.spec, Continuous):
+            return None
+        _, info = self._call_reset(seed=0)
+        return VectorMasks(self.env, self.actions.spec) if has_masks(self.env, info) else None
+
+    def _allowed(self) -> np.ndarray:
+        return np.ones((self.num_envs, 0)) if self._masks is None else self._masks.allowed
+
+    def _masked(self, rows: np.ndarray, info: Any, known: np.ndarray, ended: np.ndarray | None = None) -> np.ndarray:
+        """Rows and their masks behind them; `known` are the copies whose masks must have come now."""
+        try:
+            if self._masks is not None:
+                self._masks.update(info, known, ended)
+                return np.concatenate([rows, self._masks.allowed], 1)
+            if not isinstance(self.actions.spec, Continuous) and has_key(info):
+                raise BadMask("did not come with its first observation, though one must come with every observation")
+        except BadMask as bad:
+            raise RunError(f"The vector environment {self.name} has a wrong action mask: it {bad}.") from bad
+        return rows
 
     def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
         """What a method of the environment returns."""

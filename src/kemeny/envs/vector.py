@@ -103,9 +103,8 @@ class VectorPool:
         self._seed, self._first_env, self._before = seed, first_env, 0
         self._begun = False
         self._seeds = RestartSeeds(seed, first_env, num_envs) if self._copies.seeded_each else None
-        self.sent = self._copies.actions.batch(np.zeros((num_envs, *self.spec.action.array.shape)))
-        self._sent = self.sent
-        """What every copy does next, also those that are not asked to step."""
+        self.sent = np.empty(0)
+        """Actions of the latest step, as the environment got them."""
 
     @property
     def comeback(self) -> Comeback:
@@ -130,19 +129,18 @@ class VectorPool:
 
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Keep the actions until `recv` takes the step."""
-        rows = self._clock.begin(ids)
-        self.sent = batch = self._copies.actions.batch(action)
-        if rows is self._clock.everyone:
-            self._sent = batch
-        else:  # the others do again what they did last
-            self._sent = self._sent.copy()
-            self._sent[rows] = batch
+        self._clock.begin(ids)
+        self.sent = self._copies.actions.batch(action)
 
     def recv(self) -> Step:
         """Take the step that was begun; its rows are in the order of the ids sent."""
         ids = self._clock.stepping()
+        actions = self.sent
+        if ids is not self._clock.everyone:
+            actions = np.zeros((self.num_envs, *actions.shape[1:]), actions.dtype)
+            actions[ids] = self.sent
         try:
-            step = self._copies.step(self._sent, ids)
+            step = self._copies.step(actions, ids)
         except BaseException:
             self._clock.abandon()
             raise
