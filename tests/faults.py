@@ -40,8 +40,9 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any]]] = {
     "trpo, EnvPool, episodic": ("CartPole-v1", {"algorithm": "trpo", "episodic": True}),
     "acpo, EnvPool": ("HalfCheetah-v3", {"algorithm": "acpo", "cost": ("speed",), "limit": (0.2,)}),
     "trpo, Gymnasium in workers": ("Pendulum-v1", {"algorithm": "trpo", "workers": 2}),
+    "trpo, extended": (FALLS, {"algorithm": "trpo", "steps": 1_000, "extend": 2_000}),
 }
-"""All four algorithms; EnvPool and Gymnasium, in the process and in workers; continuing and episodic."""
+"""All four algorithms; EnvPool and Gymnasium, in the process and in workers; continuing and episodic; extended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,28 +145,33 @@ def survive(name: str, folder: Path, kills: int, rng: random.Random, by_clock: f
     """
     env, settings = SCENARIOS[name]
     settings = {**TINY, **settings}
+    extend = settings.pop("extend", None)
     record = folder / "moments"
-    began = time.monotonic()
-    unharmed = live(lambda watch: train(env, out=folder / "whole", observers=watch, **settings), record)
-    lasts = time.monotonic() - began
     places: list[str] = []
-    killed = folder / "killed"
+    whole, killed = folder / "whole", folder / "killed"
 
-    def go_on(watch: list[Observer]):
-        if not (killed / "config.json").exists():
-            return train(env, out=killed, observers=watch, **settings)
-        return resume(killed, env=None if isinstance(env, str) else env, observers=watch)
+    def go_on(watch: list[Observer], path: Path = killed):
+        again = {"env": None if isinstance(env, str) else env, "observers": watch}
+        if not (path / "config.json").exists():
+            train(env, out=path, observers=watch, **settings)
+        else:
+            resume(path, **again)
+        if extend is not None:
+            resume(path, steps=extend, **again)
 
+    began = time.monotonic()
+    unharmed = live(lambda watch: go_on(watch, whole), record)
+    lasts = time.monotonic() - began
     while len(places) < kills:
         at_random = Kill(moment=rng.randint(1, unharmed.moments))
         life = live(go_on, record, Kill(seconds=rng.uniform(0, lasts)) if rng.random() < by_clock else at_random)
         if life.killed:
             places.append(life.last)
         else:  # it came to its end: the next kills are for another
-            compare(folder / "whole", killed)
+            compare(whole, killed)
             shutil.rmtree(killed)
     live(go_on, record)
-    compare(folder / "whole", killed)
+    compare(whole, killed)
     return Survival(places, unharmed.moments)
 
 

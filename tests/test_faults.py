@@ -40,7 +40,7 @@ OFTEN = {**TINY, "eval_every": 200, "checkpoint_every": 200}
 TOLERANT = Simulation(restart_faulty=True)
 
 
-@pytest.mark.parametrize("scenario", ["atrpo, EnvPool", "acpo, Gymnasium in workers"])
+@pytest.mark.parametrize("scenario", ["atrpo, EnvPool", "acpo, Gymnasium in workers", "trpo, extended"])
 def test_killed_runs_resume_bit_for_bit(scenario, tmp_path):
     """A few kills; benchmarks/soak.py does the same for longer and for all scenarios."""
     cache = {

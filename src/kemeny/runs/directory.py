@@ -1,6 +1,6 @@
 """A run is a directory.
 
-    config.json          every setting, versions, git commit; written once
+    config.json          every setting, versions, git commit; written again only when the run is extended
     metrics.jsonl        one line per iteration
     evaluations.jsonl    one line per evaluation
     events.out.tfevents… the same numbers for TensorBoard, one file per session
@@ -29,6 +29,7 @@ from kemeny.runs import checkpoint
 from kemeny.runs import disk as files
 from kemeny.runs.checkpoint import CONFIG
 from kemeny.runs.disk import Disk, reason
+from kemeny.runs.length import Length, is_record
 from kemeny.runs.load import load_policy
 from kemeny.runs.logs import EVALUATIONS, LOGS, METRICS
 from kemeny.runs.settings import cost_names, from_flat, to_flat, with_new_names
@@ -80,7 +81,7 @@ class Run:
             aside.mkdir()
             checkpoint.prepare(aside)
             disk = Disk() if disk is None else disk
-            disk.write(aside / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+            disk.write(aside / CONFIG, _config_file(config))
             disk.rename(aside, path)
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
@@ -100,7 +101,7 @@ class Run:
         _locks.add(lock)
         try:
             self._take(lock)
-            _ = self.config_sum  # of the file as it is now, whatever becomes of it
+            _ = self._deciding  # of the file as it is now, whatever becomes of it
             with self._watched():
                 yield
         finally:
@@ -149,7 +150,8 @@ class Run:
         checkpoint.refuse_link(self.path)
         if checkpoint.any_in(self.path):
             saved = checkpoint.latest(self.path, report)
-            if saved.facts.get("config_sum", self.config_sum) != self.config_sum:
+            config_sum = self.config_sum(saved.facts["steps"])
+            if saved.facts.get("config_sum", config_sum) != config_sum:
                 raise Damaged(
                     f"{self.path / CONFIG} has other settings than when {saved.path} was written: it was changed or is "
                     "damaged. Put it back as it was; for other settings, train a new run."
@@ -169,12 +171,40 @@ class Run:
                 raise RunError(f"The run directory {self.path} cannot be written: {reason(error)}.") from error
         return None
 
-    @functools.cached_property
-    def config_sum(self) -> str:
-        """A checksum of what in config.json decides the numbers of a run, as it was when first asked for."""
+    def extend(self, done: int, steps: int, disk: Disk) -> None:
+        """From here on, after `done` steps, the run has `steps` steps in all: config.json says so, or is as it was."""
         config = self._parsed_config()
-        decides = {name: config.get(name) for name in DECIDES_THE_NUMBERS}
+        length = self.length.extend(done, steps)
+        config["settings"]["steps"], config["extended"] = length.steps, length.record()
+        aside = self.path / f"{checkpoint.ASIDE}-{CONFIG}"
+        try:
+            aside.unlink(missing_ok=True)  # of a process that was killed right here
+            disk.write(aside, _config_file(config))
+            disk.rename(aside, self.path / CONFIG)
+        except OSError as error:
+            raise RunError(f"{self.path / CONFIG} could not be written: {reason(error)}.") from error
+        self.__dict__.pop("_deciding", None)
+        _ = self._deciding
+
+    def config_sum(self, steps: int) -> str:
+        """A checksum of what in config.json decides the numbers of the first `steps` steps."""
+        decides, length = self._deciding
+        if length.extended:
+            past = length.until(steps)
+            decides = {**decides, "settings": {**decides["settings"], "steps": past.steps}}
+            decides |= {"extended": past.record()} if past.extended else {}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def length(self) -> Length:
+        """How long it is, and how long it was to be before."""
+        return Length.of(self.config)
+
+    @functools.cached_property
+    def _deciding(self) -> tuple[dict[str, Any], Length]:
+        """What in config.json decides the numbers of a run, as it was when first asked for."""
+        config = self._parsed_config()
+        return {name: config.get(name) for name in DECIDES_THE_NUMBERS}, self.length
 
     @property
     def config(self) -> dict[str, Any]:
@@ -219,6 +249,7 @@ class Run:
             and isinstance(config.get("settings"), dict)
             and isinstance(config.get("env"), str)
             and isinstance(config.get("env_is_id"), bool)
+            and is_record(config.get("extended", []))
         )
         if not sound:
             raise UserError(f"{path} is not the configuration of a run.")
@@ -270,6 +301,10 @@ class Run:
             if not (sound and all(map(_is_plain, record.values()))):
                 raise UserError(f"{path} is damaged: line {number} is not a record of numbers.")
         return records
+
+
+def _config_file(config: Mapping[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2) + "\n").encode()
 
 
 def _is_plain(value: Any, deepest: int = 2) -> bool:

@@ -61,7 +61,7 @@ def go(
         signals.enter_context(stop)
         while loop.iteration < settings.iterations:
             loop.iterate()
-            last = stop.finished or loop.iteration == settings.iterations
+            last = stop.finished or loop.length.is_end(loop.iteration)
             evaluated = last or loop.due(settings.eval_every)
             if evaluated:
                 loop.evaluate()
@@ -94,7 +94,7 @@ class _Loop:
         stack: contextlib.ExitStack,
     ) -> None:
         self.run, self.env, self.settings, self.stop = run, env, settings, stop
-        self.learner = make_learner(settings)
+        self.learner, self.length = make_learner(settings), run.length
         everyone = Observers(observers)
         past = [record for record in run.metrics if saved is not None and record["steps"] <= saved.facts["steps"]]
         limits = LimitsOutOfReach(settings, past if settings.limit else [], everyone.say)
@@ -138,7 +138,8 @@ class _Loop:
         batch = self.source.collect(self.state, self.iteration)
         self.observer.end("collect")
         self.observer.begin("update")
-        self.state, metrics = update(self.learner, self.state, batch.rollout)
+        learner = dataclasses.replace(self.learner, iterations=self.length.iterations(self.iteration))
+        self.state, metrics = update(learner, self.state, batch.rollout)
         self.observer.end("update", self.state, metrics)
         self.iteration += 1
         unlogged = (metrics, batch, self._counts(batch))
@@ -225,7 +226,7 @@ class _Loop:
             "best_score": self.best,
             "network": self.state.policy.network.description,
             "spaces": self.source.spec.spaces.description,
-            "config_sum": self.run.config_sum,
+            "config_sum": self.run.config_sum(self.steps),
             "finished": self.stop.finished,
         }
 

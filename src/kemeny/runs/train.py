@@ -55,7 +55,7 @@ def start(
     name = name_of(env)
     if out is None:
         out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
-    config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str)}
+    config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str), "extended": []}
     named = {**to_flat(settings), "cost": cost_names(settings)}
     run = Run.create(Path(out), {**config, "settings": named, **surroundings()}, Disk(Observers(observers)))
     keep_compiled(xla_cores())
@@ -67,12 +67,17 @@ def resume(
     path: str | Path,
     *,
     env: EnvLike | None = None,
+    steps: int | None = None,
     cost: Any = None,
     inexact: bool = False,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
     """Go on with a stopped or killed run exactly where its newest sound checkpoint left it.
+
+    With `steps`, the run has so many steps in all from here on, also if it was finished. The critics' step size, which
+    falls to 0 at the end of a run, is then what it would be here in a run of that length: it jumps up once and falls
+    again. A run that ended early because nothing was left to gain stays as it is.
 
     A run whose environment came from a function needs that function again as `env`; one with costs that are functions
     needs its costs again as `cost`. Where environments cannot be brought back to where they were, the run is refused,
@@ -97,9 +102,48 @@ def resume(
             say(f"{difference} The run goes on, but perhaps not bit for bit as if it had never stopped.")
         keep_compiled(keep_cores(config.get("cores"), say))
         saved = run.to_resume(say)
+        if steps is not None:
+            settings = _extended(run, settings, saved, steps, observers)
         if saved is None:
             say(f"{path} has no checkpoint yet: starting from the beginning.")
         elif saved.facts["iteration"] >= settings.iterations or saved.facts.get("finished"):
-            say(f"{path} is finished already: {saved.facts['steps']:,} steps.")
+            say(_finished(run, saved, steps))
             return run
         return go(run, env, settings, saved, observers, callback, inexact)
+
+
+def _extended(
+    run: Run, settings: Settings, saved: checkpoint.Checkpoint | None, steps: int, observers: Sequence[Observer]
+) -> Settings:
+    """The settings with so many steps in all, once config.json has them, too; those of a solved run as they are."""
+    longer = from_flat({"steps": steps}, settings)
+    longer.check()
+    done = 0 if saved is None else saved.facts["steps"]
+    if saved is not None and saved.facts.get("finished"):
+        return settings
+    if longer.steps < settings.steps:
+        raise UserError(
+            f"{run.path} has done {done:,} of {settings.steps:,} steps; --steps {longer.steps} would shorten it. "
+            "Give more steps in all than it has, or none to go on as it is."
+        )
+    if longer.iterations == settings.iterations:
+        return settings
+    run.extend(done, longer.steps, Disk(Observers(observers)))
+    before, now = (
+        max(0.0, 1 - done / (batches * settings.batch_size)) for batches in (settings.iterations, longer.iterations)
+    )
+    Observers(observers).say(
+        f"{run.path} has {longer.steps:,} steps in all from now on, instead of {settings.steps:,}. After {done:,} of "
+        f"them the critics' step size is {now:.2g} of its first value, instead of {before:.2g}; at the end it is 0."
+    )
+    return longer
+
+
+def _finished(run: Run, saved: checkpoint.Checkpoint, steps: int | None) -> str:
+    done = saved.facts["steps"]
+    if steps is None or not saved.facts.get("finished"):
+        return f"{run.path} is finished already: {done:,} steps."
+    return (
+        f"{run.path} ended after {done:,} steps because nothing was left to gain, and stays as it is. To go on from "
+        f"its policy, begin a new run with --init-from {run.path}"
+    )
