@@ -92,7 +92,7 @@ def test_a_misspelt_flag_gets_a_suggestion(arguments, flag, command):
 )
 def test_a_whole_number_may_be_written_with_an_exponent(typed, number, command, monkeypatch):
     given = []
-    monkeypatch.setattr("kemeny.runs.train.start", lambda env, settings, *more: given.append(settings) or Ended())
+    monkeypatch.setattr("kemeny.runs.train.start", lambda env, settings, *_, **more: given.append(settings) or Ended())
     code, _, err = command("train", "HalfCheetah-v3", "--steps", typed, "--hidden", "1e1", "8", "--seed", "0")
     assert code == 0, err
     (settings,) = given

@@ -62,7 +62,7 @@ def test_every_arm_has_sound_settings(arm):
 def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys, tiny_run):
     started = []
 
-    def start(env, settings, out, observers):
+    def start(env, settings, out, observers, **more):
         started.append((env, settings))
         return tiny_run
 

@@ -16,7 +16,13 @@ DEFAULTS = Settings()
 EnvName = Annotated[Positional[str], arg(metavar="ENV")]
 
 
-def train(env: EnvName, settings: Settings = DEFAULTS, out: Path | None = None, preset: Preset = "default") -> None:
+def train(
+    env: EnvName,
+    settings: Settings = DEFAULTS,
+    out: Path | None = None,
+    preset: Preset = "default",
+    init_from: Annotated[Path | None, arg(metavar="DIR")] = None,
+) -> None:
     """Train a policy and leave a run directory.
 
     Args:
@@ -24,6 +30,8 @@ def train(env: EnvName, settings: Settings = DEFAULTS, out: Path | None = None, 
         settings: What to learn and how.
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
         preset: Where a setting is not given: the default, or the paper's (Appendix H).
+        init_from: Begin with the policy, the critics and the normaliser of this run, or of this checkpoint of a run.
+            The environment must have the same spaces and the networks the same sizes; all else may be another.
     """
     from kemeny.runs.progress import Terminal
     from kemeny.runs.train import start
@@ -31,16 +39,20 @@ def train(env: EnvName, settings: Settings = DEFAULTS, out: Path | None = None, 
     if preset != "default":
         settings = _given(preset_settings(preset))
         print(f"The paper's settings: {described(preset, settings)}")
-    say_finished(start(env, settings, out, [Terminal()]))
+    say_finished(start(env, settings, out, [Terminal()], init_from=init_from))
 
 
 def _given(defaults: Settings) -> Settings:
     """The settings of this command line, with other defaults."""
 
     def train(
-        env: EnvName, settings: Settings = defaults, out: Path | None = None, preset: Preset = "default"
+        env: EnvName,
+        settings: Settings = defaults,
+        out: Path | None = None,
+        preset: Preset = "default",
+        init_from: Path | None = None,
     ) -> Settings:
-        del env, out, preset
+        del env, out, preset, init_from
         return settings
 
     return call(train, "train", sys.argv[2:])

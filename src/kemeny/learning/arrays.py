@@ -23,7 +23,7 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
 def from_arrays(template: State, arrays: Mapping[str, np.ndarray], where: object) -> State:
     """The state that was saved; `template` says which arrays it must have, and `where` they were read from."""
     leaves = _named_leaves(template)
-    arrays = _as_today(arrays, [name for name, _ in leaves])
+    arrays = as_today(arrays, [name for name, _ in leaves])
     check_arrays(arrays, {name: ArraySpec.of(np.asarray(_raw(leaf))) for name, leaf in leaves}, where)
     check_finite(arrays, [name for name, _ in leaves if name.startswith(FINITE)], where)
     restored = []
@@ -37,7 +37,7 @@ ADDED = {"mean": np.zeros((), np.float32), "unit": np.ones((), np.float32), "set
 """Arrays of a critic that checkpoints of an older Kemeny do not have, and what they were then."""
 
 
-def _as_today(arrays: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
+def as_today(arrays: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint by their names of today, also if an older Kemeny wrote it."""
     added = {name: ADDED[last] for name in names if (last := name.rsplit("/", 1)[-1]) in ADDED and "critics" in name}
     return {**added, **{re.sub("^(optimizers/.*)/network/", r"\1/", name): array for name, array in arrays.items()}}

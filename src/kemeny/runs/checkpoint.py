@@ -9,6 +9,7 @@ A checkpoint is a directory `checkpoints/step-000000100000/` with
 written aside, flushed and renamed, so that it is there whole or not at all. `checkpoints/best-000000080000/` has the
 same form and holds the policy of the best evaluation, without what only resuming needs. Until the first checkpoint is
 complete there is a folder `checkpoints/none-yet/`: where there is neither, checkpoints have been lost.
+`checkpoints/init-000000000000/` is what a run begins with that takes over the policy of another (`--init-from`).
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ LARGEST_HEADER = 1024**2
 """Bytes of names and shapes in a safetensors file."""
 DTYPES = ("bool", "int32", "int64", "uint32", "float32", "float64")
 CONFIG, FOLDER = "config.json", "checkpoints"
-STEP, BEST, ASIDE, NONE_YET = "step", "best", ".writing", "none-yet"
+STEP, BEST, INIT, ASIDE, NONE_YET = "step", "best", "init", ".writing", "none-yet"
 MUST_BE_FINITE = ("policy/", "normalizer/")
 """What a policy acts by: one entry that is not finite spoils its actions for good."""
 
@@ -51,6 +52,8 @@ class Checkpoint:
     path: Path
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
+    arrays_sum: str = ""
+    """Checksum of the file of arrays."""
 
     def under(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin with `prefix/`, without it."""
@@ -100,13 +103,8 @@ class Saver:
             for left_behind in folder.glob(f"{ASIDE}-*"):
                 self.disk.remove(left_behind)
             aside.mkdir()
-            content = {
-                ARRAYS: safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()}),
-                FACTS: json.dumps({"format": FORMAT, "steps": steps, **facts}, allow_nan=False).encode(),
-            }
-            content[SUMS] = _sums(content)
-            for name, bytes_ in content.items():
-                self.disk.write(aside / name, bytes_)
+            for name, content in _content(steps, arrays, facts).items():
+                self.disk.write(aside / name, content)
             if target.exists():  # renamed first, so that no reader finds half of it
                 self.disk.rename(target, replaced)
             self.disk.rename(aside, target)
@@ -134,6 +132,19 @@ def prepare(run: Path) -> None:
     (run / FOLDER / NONE_YET).mkdir()
 
 
+def save_init(run: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], disk: Disk) -> None:
+    """What a run begins with, in a run directory that is still being made."""
+    target = run / FOLDER / f"{INIT}-{0:012d}"
+    target.mkdir()
+    for name, content in _content(0, arrays, facts).items():
+        disk.write(target / name, content)
+
+
+def initial(run: Path) -> Checkpoint:
+    """What a run begins with that takes over the policy of another."""
+    return load(run / FOLDER / f"{INIT}-{0:012d}")
+
+
 def none_yet(run: Path) -> bool:
     """Whether the run began and never completed a checkpoint."""
     return os.path.isdir(run / FOLDER / NONE_YET)
@@ -158,7 +169,8 @@ def load(path: Path) -> Checkpoint:
             raise ValueError(f"its files do not match {SUMS}")
         facts = json.loads(content[FACTS])
         _check_format(path, facts)
-        return Checkpoint(path, _arrays(content[ARRAYS]), _checked(facts))
+        arrays_sum = content[SUMS].split()[0].decode()
+        return Checkpoint(path, _arrays(content[ARRAYS]), _checked(facts), arrays_sum)
     except UserError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -222,6 +234,15 @@ def _numbered(run: Path, kind: str) -> dict[int, Path]:
         raise RunError(f"The checkpoints of {run} cannot be read: {reason(error)}.") from error
     found = ((re.fullmatch(rf"{kind}-(\d{{12,18}})", name), folder / name) for name in names)
     return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def _content(steps: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a checkpoint."""
+    content = {
+        ARRAYS: safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()}),
+        FACTS: json.dumps({"format": FORMAT, "steps": steps, **facts}, allow_nan=False).encode(),
+    }
+    return {**content, SUMS: _sums(content)}
 
 
 def _sums(content: Mapping[str, bytes]) -> bytes:

@@ -69,10 +69,18 @@ class Run:
         return cls(path)
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], disk: Disk | None = None) -> "Run":
-        """A new run; an existing path is never written into."""
-        if os.path.lexists(path):
-            raise UserError(f"{path} exists already; choose another --out, or go on with: kemeny resume {path}")
+    def create(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        disk: Disk | None = None,
+        begins_with: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
+    ) -> "Run":
+        """A new run; an existing path is never written into.
+
+        `begins_with` are the arrays and the facts of a state that is not that of chance.
+        """
+        refuse_existing(path)
         # Made aside and renamed, so that a run that is killed right here leaves no directory without configuration.
         aside = path.parent / f".{path.name}.{os.getpid()}"
         try:
@@ -81,6 +89,8 @@ class Run:
             aside.mkdir()
             checkpoint.prepare(aside)
             disk = Disk() if disk is None else disk
+            if begins_with is not None:
+                checkpoint.save_init(aside, *begins_with, disk)
             disk.write(aside / CONFIG, _config_file(config))
             disk.rename(aside, path)
         except OSError as error:
@@ -204,7 +214,13 @@ class Run:
     def _deciding(self) -> tuple[dict[str, Any], Length]:
         """What in config.json decides the numbers of a run, as it was when first asked for."""
         config = self._parsed_config()
-        return {name: config.get(name) for name in DECIDES_THE_NUMBERS}, self.length
+        decides = {name: config.get(name) for name in DECIDES_THE_NUMBERS}
+        decides |= {"init_from": config["init_from"]} if config.get("init_from") is not None else {}
+        return decides, self.length
+
+    def begins_with(self) -> checkpoint.Checkpoint | None:
+        """The state before the first batch, where it was taken over from another run."""
+        return None if self.config.get("init_from") is None else checkpoint.initial(self.path)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -250,6 +266,7 @@ class Run:
             and isinstance(config.get("env"), str)
             and isinstance(config.get("env_is_id"), bool)
             and is_record(config.get("extended", []))
+            and isinstance(config.get("init_from"), dict | None)
         )
         if not sound:
             raise UserError(f"{path} is not the configuration of a run.")
@@ -301,6 +318,18 @@ class Run:
             if not (sound and all(map(_is_plain, record.values()))):
                 raise UserError(f"{path} is damaged: line {number} is not a record of numbers.")
         return records
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse to make a run where there is something."""
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists already; choose another --out, or go on with: kemeny resume {path}")
+
+
+def run_of(path: str | Path) -> Run:
+    """The run of a run directory, or of one of its checkpoints."""
+    path = Path(path)
+    return Run.open(path.parent.parent if os.path.exists(path / checkpoint.FACTS) else path)
 
 
 def _config_file(config: Mapping[str, Any]) -> bytes:

@@ -59,6 +59,8 @@ def go(
             everyone.append(CallbackObserver(callback, stop))
         loop = _Loop(run, env, settings, saved, everyone, stop, inexact, stack)
         signals.enter_context(stop)
+        if saved is None and run.config.get("init_from") is not None:
+            loop.evaluate()  # which is where its curve begins, and perhaps its best policy
         while loop.iteration < settings.iterations:
             loop.iterate()
             last = stop.finished or loop.length.is_end(loop.iteration)
@@ -104,10 +106,11 @@ class _Loop:
         stack.callback(self.source.close)
         self.state = init(self.learner, self.source.spec, jax.random.key(settings.seed))
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
-        if saved is not None:
-            self.state = from_arrays(self.state, saved.arrays, f"The checkpoint {saved.path}")
-            check_fits(policy_of(saved), self.source.spec, name_of(env))
-            facts = saved.facts
+        begins_with = saved or run.begins_with()
+        if begins_with is not None:
+            self.state = from_arrays(self.state, begins_with.arrays, f"The checkpoint {begins_with.path}")
+            check_fits(policy_of(begins_with), self.source.spec, name_of(env))
+            facts = begins_with.facts
         self.iteration: int = facts["iteration"]
         self.best = facts["best_score"]
         self.began = time.monotonic() - facts["seconds"]

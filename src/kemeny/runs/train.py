@@ -11,8 +11,9 @@ from kemeny.naming import name_of
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
 from kemeny.runs.assembly import make_learner
-from kemeny.runs.directory import Run
+from kemeny.runs.directory import Run, refuse_existing
 from kemeny.runs.disk import Disk
+from kemeny.runs.initial import take_over
 from kemeny.runs.loop import Callback, go
 from kemeny.runs.presets import Preset
 from kemeny.runs.presets import preset as preset_settings
@@ -24,6 +25,7 @@ def train(
     *,
     out: str | Path | None = None,
     preset: Preset = "default",
+    init_from: str | Path | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
     **settings: Any,
@@ -34,12 +36,16 @@ def train(
     of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
     preset's: the default, or the paper's.
 
+    With `init_from`, a run directory or one of its checkpoints, the run begins with that policy, its critics and its
+    normaliser (`log_std` has no effect then), and with an evaluation of them. The environment must have the same
+    spaces, and the networks the same sizes; all else may be another.
+
     `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log`
     is "metrics" or "evaluations". If it returns True or raises, the run stops after the iteration in progress, and what
     it raised goes on to the caller. Either way a checkpoint is written first, and `kemeny.resume` goes on from it.
     `observers` see more than a callback: see `kemeny.Observer`.
     """
-    return start(env, from_flat(settings, preset_settings(preset)), out, observers, callback)
+    return start(env, from_flat(settings, preset_settings(preset)), out, observers, callback, init_from)
 
 
 def start(
@@ -48,17 +54,30 @@ def start(
     out: str | Path | None = None,
     observers: Sequence[Observer] = (),
     callback: Callback | None = None,
+    init_from: str | Path | None = None,
 ) -> Run:
     """`train`, with settings already made."""
     make_learner(settings)
-    inspect(env, costs=settings.cost, simulation=settings.simulation)
+    spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
     name = name_of(env)
     if out is None:
         out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
-    config = {"format": checkpoint.FORMAT, "env": name, "env_is_id": isinstance(env, str), "extended": []}
-    named = {**to_flat(settings), "cost": cost_names(settings)}
-    run = Run.create(Path(out), {**config, "settings": named, **surroundings()}, Disk(Observers(observers)))
+    out = Path(out)
+    refuse_existing(out)
     keep_compiled(xla_cores())
+    initial = None if init_from is None else take_over(init_from, settings, spec, name, Observers(observers).say)
+    config = {
+        "format": checkpoint.FORMAT,
+        "env": name,
+        "env_is_id": isinstance(env, str),
+        "settings": {**to_flat(settings), "cost": cost_names(settings)},
+        "extended": [],
+        "init_from": None if initial is None else initial.source,
+        **surroundings(),
+    }
+    run = Run.create(
+        out, config, Disk(Observers(observers)), None if initial is None else (initial.arrays, initial.facts)
+    )
     with run.locked():
         return go(run, env, settings, None, observers, callback)
 
