@@ -33,7 +33,7 @@ import tyro
 
 import kemeny
 from kemeny.experience.evaluate import evaluation_seed
-from kemeny.experiments.plots import learning_curves
+from kemeny.experiments.plots import plot
 from kemeny.runs.settings import from_flat
 from study_arms import PICTURES, TABLES, Arm
 
@@ -234,7 +234,7 @@ def pictures() -> None:
     """Draw the learning curves of docs/pictures."""
     for name, arms in PICTURES.items():
         with tempfile.TemporaryDirectory() as folder:
-            learning_curves(run_directories(arms, Path(folder)), DRAWN / f"{name}.png")
+            plot(run_directories(arms, Path(folder)), DRAWN / f"{name}.png")
 
 
 if __name__ == "__main__":

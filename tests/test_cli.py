@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kemeny import __version__, cli
-from kemeny.cli.ending import limits_kept
+from kemeny.runs.ending import limits_kept
 from kemeny.runs.settings import Settings, to_flat
 
 TINY_FLAGS = "--steps 400 --num-envs 4 --batch-size 200 --hidden 8 --eval-max-steps 30".split()

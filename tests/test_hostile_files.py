@@ -17,7 +17,7 @@ import kemeny
 from kemeny.errors import Damaged, RunError, UserError
 from kemeny.experience.collect import Collector
 from kemeny.experience.settings import Task
-from kemeny.experiments.plots import learning_curves
+from kemeny.experiments.plots import plot
 from kemeny.runs import checkpoint, directory
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.checkpoint import ARRAYS, FACTS, SUMS
@@ -293,7 +293,7 @@ def test_logs_that_are_no_logs_are_refused_at_once(unfinished, tmp_path, name, t
         _ = getattr(Run.open(unfinished), name.removesuffix(".jsonl"))
     if name == "evaluations.jsonl":
         with pytest.raises(UserError, match="is damaged"):
-            learning_curves([unfinished], tmp_path / "curve.png")
+            plot([unfinished], tmp_path / "curve.png")
     assert time.monotonic() - began < 5
 
 
@@ -498,7 +498,7 @@ DAMAGED_EVALUATIONS = [
 def test_plots_of_damaged_evaluations(run, tmp_path, content):
     (run.path / "evaluations.jsonl").write_bytes(content)
     with contextlib.suppress(UserError):
-        learning_curves([run.path], tmp_path / "curve.png")
+        plot([run.path], tmp_path / "curve.png")
 
 
 @fuzz

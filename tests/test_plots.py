@@ -6,7 +6,7 @@ import pytest
 
 from kemeny.errors import UserError
 from kemeny.experiments import plots
-from kemeny.experiments.plots import _curves, _draw, _draw_column, _quantities, _shared, learning_curves
+from kemeny.experiments.plots import _curves, _draw, _draw_column, _quantities, _shared, plot
 from kemeny.runs.directory import Run
 from kemeny.runs.settings import Settings, to_flat
 
@@ -36,7 +36,7 @@ def drawn(runs, tmp_path, monkeypatch):
         columns.append((shown, [text.get_text() for legend in legends for text in legend.get_texts()]))
 
     monkeypatch.setattr(plots, "_draw_column", draw_column)
-    learning_curves([run.path for run in runs], tmp_path / "curve.svg")
+    plot([run.path for run in runs], tmp_path / "curve.svg")
     return columns
 
 
@@ -85,7 +85,7 @@ def test_a_kind_of_run_has_one_colour_in_every_column_and_a_longer_one_is_dashed
         looks.update({curve.runs[0].path.name: (line.get_color(), line.get_linestyle()) for curve, line in lines})
 
     monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
-    learning_curves([tmp_path / name for name in "abcd"], tmp_path / "curve.svg")
+    plot([tmp_path / name for name in "abcd"], tmp_path / "curve.svg")
     assert looks == {"a": ("C0", "-"), "b": ("C1", "-"), "c": ("C1", "--"), "d": ("C0", "-")}
 
 
@@ -98,7 +98,7 @@ def test_a_run_that_is_named_twice_is_one_seed(tmp_path, monkeypatch):
         _draw(axis, curves, quantity, kinds)
 
     monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
-    learning_curves([tmp_path / "a", tmp_path / "b" / ".." / "a"], tmp_path / "curve.svg")
+    plot([tmp_path / "a", tmp_path / "b" / ".." / "a"], tmp_path / "curve.svg")
     assert [len(curve.runs) for curves in drawn for curve in curves] == [1]
 
 
@@ -109,7 +109,7 @@ def test_each_cost_has_a_row_of_its_own(tmp_path):
     assert (speed.label, heat.label) == ("speed per step, mean action", "heat per step, mean action")
     assert [quantity.of(runs[0]) for quantity in (returns, speed, heat)] == [{100: 1.0}, {100: 1.5}, {100: 9.0}]
     assert [quantity.of(runs[1]) for quantity in (returns, speed, heat)] == [{100: 1.0}, {}, {}]
-    learning_curves([run.path for run in runs], tmp_path / "curve.svg")
+    plot([run.path for run in runs], tmp_path / "curve.svg")
     assert "ACPO, speed ≤ 2, heat ≤ 3" in [curve.name for curve in _curves(runs)]
 
 
@@ -195,7 +195,7 @@ def test_each_limit_is_a_line_in_the_units_of_its_panel(tmp_path, monkeypatch):
 
 def test_nothing_to_draw(tmp_path):
     with pytest.raises(UserError, match="nothing to draw"):
-        learning_curves([fake_run(tmp_path / "a", []).path], tmp_path / "curve.png")
+        plot([fake_run(tmp_path / "a", []).path], tmp_path / "curve.png")
 
 
 def test_a_deviation_that_is_not_given_is_the_algorithms_own(tmp_path):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kemeny.experience.acting import Policy
     from kemeny.experience.evaluation import Evaluation
     from kemeny.experience.settings import EvaluationProtocol
+    from kemeny.experiments.plots import plot
     from kemeny.observers import Observer
     from kemeny.runs.directory import Run
     from kemeny.runs.evaluation import evaluate
@@ -39,6 +40,7 @@ __all__ = [
     "evaluate",
     "export",
     "load_policy",
+    "plot",
     "resume",
     "train",
 ]
@@ -57,6 +59,7 @@ _HOMES = {
     "evaluate": "kemeny.runs.evaluation",
     "export": "kemeny.runs.export",
     "load_policy": "kemeny.runs.load",
+    "plot": "kemeny.experiments.plots",
     "resume": "kemeny.runs.train",
     "train": "kemeny.runs.train",
 }
@@ -68,3 +71,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value  # also in place of the submodule of that name, which the import has just put there
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

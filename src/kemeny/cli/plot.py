@@ -5,8 +5,6 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kemeny.errors import UserError
-
 
 def plot(
     runs: Annotated[Positional[list[Path]], arg(metavar="DIR…")],
@@ -18,9 +16,7 @@ def plot(
         runs: Run directories.
         output: The picture to write; its ending chooses the format (png, pdf, svg).
     """
-    from kemeny.experiments.plots import learning_curves
+    from kemeny.experiments.plots import plot as draw
 
-    if not runs:
-        raise UserError("Name at least one run directory.")
-    learning_curves(runs, output)
+    draw(runs, output)
     print(f"Wrote {output}.")

@@ -1,12 +1,13 @@
 """Learning curves, seeds aggregated."""
 
 import dataclasses
+import io
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,11 @@ from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.runs.directory import Run
 from kemeny.runs.settings import DEFAULT_GAMMA, from_flat
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RunLike = str | Path | Run
+DOTS_PER_INCH = 130
 SAME_CURVE = {
     "seed", "threads", "workers", "step_timeout", "restart_faulty", "max_skipped",
     "eval_every", "eval_trajectories", "eval_max_steps", "checkpoint_every", "keep_checkpoints",
@@ -38,42 +44,64 @@ STYLES = ("-", "--", "-.")
 """Of curves that differ only in their length, the first, the second and the third; dots are for limits."""
 
 
-def learning_curves(paths: Sequence[Path], output: Path) -> None:
-    """Draw return, ρ̂ and average cost against steps: each seed, their mean, a band of one standard deviation.
+def plot(runs: RunLike | Sequence[RunLike], output: str | Path | None = None) -> "Figure":
+    """Draw the learning curves of one run or of several: return, ρ̂ and average cost against steps.
 
-    One column per environment, one row per horizon, for ρ̂ and per cost. Runs that differ only in their seed are one
-    curve; curves that differ only in their length have one colour, as has each algorithm in all the columns. Limits are
-    dotted.
+    `runs` are run directories or `kemeny.Run`s. With `output`, the picture is written there as well; its ending chooses
+    the format (png, pdf, svg). The figure that is returned is Matplotlib's, and a notebook shows it.
+
+    There is one column per environment, one row per horizon, for ρ̂ and per cost. Runs that differ only in their seed
+    are one curve: each seed, their mean, a band of one standard deviation. Curves that differ only in their length have
+    one colour, as has each algorithm in all the columns. Limits are dotted.
     """
-    runs = [Run.open(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
+    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    paths = [(one.path if isinstance(one, Run) else Path(one)).resolve() for one in given]
+    opened = [Run(path) for path in dict.fromkeys(paths)]
+    if not opened:
+        raise UserError("Name at least one run directory.")
+    figure = _figure(opened)
+    if output is not None:
+        _write(figure, Path(output))
+    return figure
+
+
+def _figure(runs: list[Run]) -> "Figure":
     quantities = _quantities(runs)
     if not quantities:
         raise UserError("None of these runs has finished an iteration yet: there is nothing to draw.")
     runs = [run for run in runs if any(quantity.of(run) for quantity in quantities)]
-    environments = sorted({run.config["env"] for run in runs})
-    columns = [_curves([run for run in runs if run.config["env"] == name]) for name in environments]
+    environments = sorted({run.env for run in runs})
+    columns = [_curves([run for run in runs if run.env == name]) for name in environments]
     kinds = list(dict.fromkeys(curve.kind for curves in columns for curve in curves))
-    pyplot = _pyplot()
     size = (1 + 5 * len(columns), 0.6 + 3.2 * len(quantities) + 0.2 * max(map(len, columns)))
-    figure, axes = pyplot.subplots(len(quantities), len(columns), squeeze=False, figsize=size, layout="constrained")
+    figure = _empty_figure(size)
+    axes = figure.subplots(len(quantities), len(columns), squeeze=False)
+    for column, environment, curves in zip(axes.T, environments, columns, strict=True):
+        _draw_column(column, environment, curves, quantities, kinds)
+    return figure
+
+
+def _empty_figure(size: tuple[float, float]) -> "Figure":
+    """A figure that belongs to no window; Matplotlib's choice of windows is left as it is."""
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        """A figure that a notebook shows, whether or not pyplot is in use there."""
+
+        def _repr_png_(self) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png", dpi=DOTS_PER_INCH)
+            return content.getvalue()
+
+    return Picture(figsize=size, layout="constrained")
+
+
+def _write(figure: "Figure", output: Path) -> None:
     try:
-        for column, environment, curves in zip(axes.T, environments, columns, strict=True):
-            _draw_column(column, environment, curves, quantities, kinds)
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, dpi=130)
+        figure.savefig(output, dpi=DOTS_PER_INCH)
     except (OSError, ValueError) as error:
         raise UserError(f"The picture {output} cannot be written: {error}.") from error
-    finally:
-        pyplot.close(figure)
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as pyplot
-
-    return pyplot
 
 
 class _Quantity(NamedTuple):
@@ -155,6 +183,15 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in filled.items() if name not in unused}
 
 
+def _history(run: Run) -> dict[str, Any]:
+    """What else than its settings tells a run from others: that it was extended, and what it began with."""
+    begun, extended = run.config.get("init_from"), run.config.get("extended") or ()
+    return {
+        "extended": " and ".join(f"at {one['at']:,} from {one['before']:,}" for one in extended) or None,
+        "init_from": None if begun is None else begun.get("path"),
+    }
+
+
 def _word(name: str, value: Any) -> str:
     """A setting, as the legend says it."""
     if value is True:
@@ -179,7 +216,7 @@ class _Curve(NamedTuple):
 
 def _curves(runs: list[Run]) -> list[_Curve]:
     """The curves of one environment, in the order in which their runs were given."""
-    everything = [_named(run.config["settings"]) for run in runs]
+    everything = [{**_named(run.settings), **_history(run)} for run in runs]
     names = sorted(set().union(*everything) - SAME_CURVE - IN_THE_NAME)
     # Runs that do not use a setting differ in what makes them not use it.
     distinguishing = [name for name in names if len({str(used[name]) for used in everything if name in used}) > 1]

@@ -11,10 +11,10 @@
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import functools
 import hashlib
+import html
 import json
 import os
 import shutil
@@ -53,19 +53,22 @@ def _drop_locks() -> None:
 os.register_at_fork(after_in_child=_drop_locks)
 
 
-@dataclasses.dataclass(frozen=True)
 class Run:
-    """A run on disk, in progress or finished. What is read is kept until its file changes."""
+    """A run on disk, in progress or finished: `Run("runs/x")`. What is read is kept until its file changes.
 
-    path: Path
-    _read: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """By the name of the file: what it looked like, and what was read from it."""
+    `metrics` and `evaluations` are lists of records, from which pandas and polars make tables:
+    `pandas.DataFrame(run.metrics)`. `docs/metrics.md` explains each field.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """An existing run."""
+        self.path = Path(path)
+        checkpoint.refuse_no_run(self.path)
+        self._read: dict[str, tuple[Any, Any]] = {}  # by the name of a file: what it looked like, and what it said
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run."""
-        path = Path(path)
-        checkpoint.refuse_no_run(path)
+        """An existing run: the same as `Run(path)`."""
         return cls(path)
 
     @classmethod
@@ -222,6 +225,44 @@ class Run:
         """The state before the first batch, where it was taken over from another run."""
         return None if self.config.get("init_from") is None else checkpoint.initial(self.path)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        """Where it is and how far it has come."""
+        return f"Run({str(self.path)!r}: {', '.join(_in_words(self))})"
+
+    def _repr_html_(self) -> str:
+        """The same, line by line, for notebooks."""
+        rows = "".join(f"<tr><td>{html.escape(word)}</td></tr>" for word in _in_words(self))
+        return f"<table><tr><th>{html.escape(str(self.path))}</th></tr>{rows}</table>"
+
+    @property
+    def env(self) -> str:
+        """The name of its environment."""
+        return self.config["env"]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting by its flat name."""
+        return self.config["settings"]
+
+    @property
+    def steps(self) -> int:
+        """Steps that are logged so far; `settings["steps"]` is how many there will be in all."""
+        return self.metrics[-1]["steps"] if self.metrics else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has come to its end: all its steps are done, or nothing was left to gain."""
+        if not checkpoint.any_in(self.path):
+            return False
+        facts = checkpoint.latest(self.path).facts
+        return bool(facts.get("finished")) or facts["steps"] >= self.settings["steps"]
+
     @property
     def config(self) -> dict[str, Any]:
         """What config.json says."""
@@ -318,6 +359,20 @@ class Run:
             if not (sound and all(map(_is_plain, record.values()))):
                 raise UserError(f"{path} is damaged: line {number} is not a record of numbers.")
         return records
+
+
+def _in_words(run: Run) -> list[str]:
+    """What a person wants to know of a run first; never an error."""
+    try:
+        settings, words = run.settings, [run.env, run.settings["algorithm"], f"seed {run.settings['seed']}"]
+        words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings["cost"], settings["limit"], strict=False)]
+        words.append(f"{run.steps:,} of {settings['steps']:,} steps{', finished' if run.finished else ''}")
+        if run.evaluations:
+            horizon, values = max(Evaluation.from_record(run.evaluations[-1]).returns.items())
+            words.append(f"last return {values.mean():,.1f} (at most {horizon:,} steps)")
+    except (UserError, RunError, OSError) as error:
+        return [f"cannot be read: {error}"]
+    return words
 
 
 def refuse_existing(path: Path) -> None:

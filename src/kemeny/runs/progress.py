@@ -1,4 +1,4 @@
-"""What a person sees while a run is in progress: a bar on a terminal, plain lines where output is piped.
+"""What a person sees while a run is in progress: a bar on a terminal or in a notebook, plain lines elsewhere.
 
 What only shows must never stop a run: where nobody reads it any more, or its disk is full, the run goes on unseen.
 """
@@ -19,14 +19,29 @@ from kemeny.experience.evaluation import Evaluation
 from kemeny.observers import Observer
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_BARS = 0.2
+"""In a notebook, where each is a message to the browser."""
+
+
+def shown(progress: bool | None) -> list[Observer]:
+    """Who shows a run that is started from Python: somebody if `progress` is true, or None and this is a notebook."""
+    return [Terminal()] if progress or (progress is None and in_notebook()) else []
+
+
+def in_notebook() -> bool:
+    """Whether this is Python behind a notebook: IPython, with a kernel instead of a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 class Terminal(Observer):
-    """Shows progress on standard error."""
+    """Shows progress: on standard error; in a notebook below the cell, on standard output."""
 
     def __init__(self) -> None:
-        self._output: Any = _Output(sys.stderr)
-        self._console = rich.console.Console(file=self._output, highlight=False)
+        self._in_notebook = in_notebook()
+        self._output: Any = _Output(sys.stdout if self._in_notebook else sys.stderr)
+        self._console = rich.console.Console(file=self._output, highlight=False, force_jupyter=False)
         self._display: _Display | None = None
         self._status = _Status(0)
         self._newest: Mapping[str, Any] | None = None
@@ -70,7 +85,9 @@ class Terminal(Observer):
     def _show(self, path: Path, total: int, done: int) -> None:
         self.say(f"Run directory: {path}")
         self._status = _Status(done)
-        if self._console.is_terminal:
+        if self._in_notebook:
+            self._display = _NotebookBar(self._output, total, done)
+        elif self._console.is_terminal:
             self._display = _Bar(self._console, total, done)
         else:
             self._display = _Lines(self._output, total)
@@ -176,6 +193,46 @@ class _Bar:
 
     def close(self) -> None:
         self._bar.stop()
+
+
+class _NotebookBar:
+    """One line of text that is written over and over: what every notebook can show, without widgets."""
+
+    CELLS = 30
+
+    def __init__(self, output: _Output, total: int, done: int) -> None:
+        self._output, self._total, self._done = output, total, done
+        self._began, self._printed, self._width = time.monotonic(), -SECONDS_BETWEEN_BARS, 0
+        self._unprinted: str | None = None
+        self.show(done, "")
+
+    def show(self, steps: int, status: str) -> None:
+        share = min(1.0, steps / self._total)
+        full = round(self.CELLS * share)
+        self._unprinted = (
+            f"{'█' * full}{'░' * (self.CELLS - full)} {share:4.0%}  {steps:,} of {self._total:,} steps  {status}"
+            f"{self._time_left(steps)}"
+        )
+        if time.monotonic() - self._printed > SECONDS_BETWEEN_BARS:
+            self._printed = time.monotonic()
+            self._print()
+
+    def close(self) -> None:
+        """What is newest is shown at last, and stays."""
+        self._print()
+        print(file=self._output, flush=True)
+
+    def _time_left(self, steps: int) -> str:
+        if steps <= self._done:
+            return ""
+        seconds = (self._total - steps) * (time.monotonic() - self._began) / (steps - self._done)
+        return f"  {int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d} left"
+
+    def _print(self) -> None:
+        if self._unprinted is not None:
+            # Spaces cover what is left of a longer line.
+            print(f"\r{self._unprinted:<{self._width}}", end="", file=self._output, flush=True)
+            self._width, self._unprinted = len(self._unprinted), None
 
 
 class _Lines:

@@ -11,12 +11,15 @@ from kemeny.naming import name_of
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
 from kemeny.runs.assembly import make_learner
+from kemeny.runs.described import takes_every_setting
 from kemeny.runs.directory import Run, refuse_existing
 from kemeny.runs.disk import Disk
+from kemeny.runs.ending import limits_in_last_evaluation
 from kemeny.runs.initial import take_over
 from kemeny.runs.loop import Callback, go
 from kemeny.runs.presets import Preset
 from kemeny.runs.presets import preset as preset_settings
+from kemeny.runs.progress import shown
 from kemeny.runs.settings import Settings, cost_names, from_flat, to_flat
 
 
@@ -26,6 +29,7 @@ def train(
     out: str | Path | None = None,
     preset: Preset = "default",
     init_from: str | Path | None = None,
+    progress: bool | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
     **settings: Any,
@@ -40,12 +44,20 @@ def train(
     normaliser (`log_std` has no effect then), and with an evaluation of them. The environment must have the same
     spaces, and the networks the same sizes; all else may be another.
 
+    `progress` shows a bar, and at the end whether each limit was kept; in a notebook it is on unless it is False.
+
     `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log`
     is "metrics" or "evaluations". If it returns True or raises, the run stops after the iteration in progress, and what
     it raised goes on to the caller. Either way a checkpoint is written first, and `kemeny.resume` goes on from it.
     `observers` see more than a callback: see `kemeny.Observer`.
     """
-    return start(env, from_flat(settings, preset_settings(preset)), out, observers, callback, init_from)
+    showing = shown(progress)
+    run = start(env, from_flat(settings, preset_settings(preset)), out, [*showing, *observers], callback, init_from)
+    _say_limits(run, showing)
+    return run
+
+
+takes_every_setting(train)
 
 
 def start(
@@ -89,6 +101,7 @@ def resume(
     steps: int | None = None,
     cost: Any = None,
     inexact: bool = False,
+    progress: bool | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
@@ -100,10 +113,24 @@ def resume(
 
     A run whose environment came from a function needs that function again as `env`; one with costs that are functions
     needs its costs again as `cost`. Where environments cannot be brought back to where they were, the run is refused,
-    or with `inexact` goes on from start states. `callback` and `observers` are those of `kemeny.train`.
+    or with `inexact` goes on from start states. `progress`, `callback` and `observers` are those of `kemeny.train`.
     """
-    run = Run.open(path)
-    config = run.config
+    showing = shown(progress)
+    run = _resume(Run(path), env, steps, cost, inexact, callback, [*showing, *observers])
+    _say_limits(run, showing)
+    return run
+
+
+def _resume(
+    run: Run,
+    env: EnvLike | None,
+    steps: int | None,
+    cost: Any,
+    inexact: bool,
+    callback: Callback | None,
+    observers: Sequence[Observer],
+) -> Run:
+    path, config = run.path, run.config
     if env is None:
         if not config["env_is_id"]:
             raise UserError(f"{path} was trained on the function {config['env']}: pass it as kemeny.resume(…, env=…).")
@@ -156,6 +183,11 @@ def _extended(
         f"them the critics' step size is {now:.2g} of its first value, instead of {before:.2g}; at the end it is 0."
     )
     return longer
+
+
+def _say_limits(run: Run, showing: Sequence[Observer]) -> None:
+    for line in limits_in_last_evaluation(run) if showing else ():
+        Observers(showing).say(line)
 
 
 def _finished(run: Run, saved: checkpoint.Checkpoint, steps: int | None) -> str:
