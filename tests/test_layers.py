@@ -109,6 +109,8 @@ LIGHT = {
     "Run": "import kemeny; run = kemeny.Run.open(PATH); run.config, run.metrics, run.evaluations, run.policy",
     "load_policy": "import kemeny; kemeny.load_policy(PATH)",
     "plot": "import sys; from kemeny.cli import main; sys.argv = ['kemeny', 'plot', PATH, '-o', PICTURE]; main()",
+    "plot in Python": "import kemeny; kemeny.plot(kemeny.Run(PATH), PICTURE)",
+    "repr": "import kemeny; repr(kemeny.Run(PATH))",
     "help": "import sys; from kemeny.cli import main; sys.argv = ['kemeny', '--help']; main()",
     "settings": "import kemeny; kemeny.Settings(algorithm='cpo').criterion",
 }
