@@ -82,7 +82,7 @@ def test_weights_and_biases(execute, tmp_path):
     execute(blocks_with("def numbers", "import wandb"))
     (log,) = (tmp_path / "runs" / "wandb").glob("offline-run-*/run-*.wandb")
     content = log.read_bytes()
-    for name in (b"metrics/rate", b"evaluations/returns_100"):
+    for name in (b"metrics/rate", b"evaluations/returns_1000"):
         assert name in content or name.replace(b"/", b"\\/") in content
 
 
@@ -110,7 +110,7 @@ def test_optuna(execute, tmp_path):
     worse = (
         blocks_with("import optuna")
         .replace(
-            'trial.report(np.mean(record["returns_100"]), record["steps"])',
+            'trial.report(np.mean(record["returns_1000"]), record["steps"])',
             'trial.report(-trial.number, record["steps"])',
         )
         .replace("n_trials=3", "n_trials=2")
