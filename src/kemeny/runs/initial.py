@@ -20,7 +20,8 @@ from kemeny.runs.assembly import make_learner
 from kemeny.runs.directory import run_of
 from kemeny.runs.load import policy_of
 from kemeny.runs.settings import Settings, cost_names, from_flat
-from kemeny.spec import Spec, read_spaces
+from kemeny.spec import Spec
+from kemeny.stored_spaces import read_spaces
 
 
 class Initial(NamedTuple):
