@@ -16,7 +16,7 @@ EXIT_NO_READER, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "train": "train a policy and leave a run directory",
     "resume": "go on with a stopped or killed run",
-    "evaluate": "run a trained policy and report its returns; film it",
+    "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
     "export": "write a trained policy as ONNX or plain arrays",
     "plot": "draw the learning curves of runs",
     "exact": "solve a finite model exactly",
