@@ -63,8 +63,8 @@ def test_the_version(command):
     [
         ("trian", "kemeny: There is no command trian; did you mean train?\n"),
         ("evalaute", "kemeny: There is no command evalaute; did you mean evaluate?\n"),
-        ("xyzzy", "kemeny: There is no command xyzzy; there are train, resume, evaluate, plot, exact, bench.\n"),
-        ("--steps", "kemeny: There is no command --steps; there are train, resume, evaluate, plot, exact, bench.\n"),
+        ("xyzzy", f"kemeny: There is no command xyzzy; there are {', '.join(cli.COMMANDS)}.\n"),
+        ("--steps", f"kemeny: There is no command --steps; there are {', '.join(cli.COMMANDS)}.\n"),
     ],
 )
 def test_a_misspelt_command_gets_a_suggestion(typed, expected, command):
