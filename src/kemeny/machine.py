@@ -101,7 +101,7 @@ def keep_compiled(cores: int) -> None:
     config: Any = jax.config
     if config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:
         return
-    folder = _cache_home() / "kemeny" / f"xla-{_processor_hash()}-{cores}"
+    folder = cache_folder() / f"xla-{_processor_hash()}-{cores}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
@@ -112,9 +112,10 @@ def keep_compiled(cores: int) -> None:
         _replace_damaged(folder)
 
 
-def _cache_home() -> Path:
+def cache_folder() -> Path:
+    """Where Kemeny keeps what saves time and questions, between processes; it may be deleted at any time."""
     given = os.environ.get("XDG_CACHE_HOME")
-    return Path(given) if given else Path(os.path.expanduser("~")) / ".cache"
+    return (Path(given) if given else Path(os.path.expanduser("~")) / ".cache") / "kemeny"
 
 
 def _replace_damaged(folder: Path) -> None:

@@ -46,8 +46,9 @@ def test_a_function_is_filmed_if_it_can_be():
     camera.pool.recv()
     assert camera.picture().tolist() == np.ones((4, 4, 3)).tolist()
     assert camera.fps == 7
-    with pytest.raises(UserError, match=r'toys:Counter cannot .* must be made with render_mode="rgb_array"'):
-        make_camera(Counter, seed=0)
+    make_camera(Counter, seed=0)  # whose render_mode is a parameter
+    with pytest.raises(UserError, match=r'cannot .* must be made with render_mode="rgb_array"'):
+        make_camera(lambda: Counter(), seed=0)
     with pytest.raises(UserError, match="cannot be filmed: ZeroDivisionError"):
         make_camera(lambda: 1 / 0, seed=0)
 

@@ -16,6 +16,7 @@ from kemeny.runs.settings import Settings
 
 def bench(
     envs: Annotated[Positional[tuple[str, ...]], arg(metavar="[ENV…]")] = ("HalfCheetah-v3", "Ant-v3", "Humanoid-v3"),
+    env_kwargs: Annotated[str, arg(metavar="JSON")] = "{}",
     rounds: int = 3,
     seconds: float = 8.0,
     num_envs: int = Settings.num_envs,
@@ -27,7 +28,8 @@ def bench(
     """Measure training speed beside the simulator's ceiling, and where the time goes; best on an idle machine.
 
     Args:
-        envs: Ids of environments.
+        envs: Names of environments, as for train.
+        env_kwargs: Arguments with which each of them is made, as JSON.
         rounds: How often ceiling and training are measured, in turn.
         seconds: About how long each measurement takes.
         num_envs: Environments stepped together.
@@ -40,10 +42,12 @@ def bench(
         raise UserError("Name at least one environment; --rounds must be at least 1 and --seconds above 0.")
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         raise UserError(f"{output} cannot be written: it is a directory, or it is in one that does not exist.")
+    from kemeny.envs.names import as_environment, read_kwargs
     from kemeny.experiments.bench import measure, tables
 
     settings = {"num_envs": num_envs, "threads": threads, "eval_max_steps": eval_max_steps}
-    results = measure(envs, rounds, seconds, settings, lambda line: print(line, file=sys.stderr, flush=True))
+    named = [as_environment(env, read_kwargs(env_kwargs)) for env in envs]
+    results = measure(named, rounds, seconds, settings, lambda line: print(line, file=sys.stderr, flush=True))
     if output is not None:
         output.write_text(tables(results))
     print(json_format.dumps(dataclasses.asdict(results)) if json else tables(results).rstrip())

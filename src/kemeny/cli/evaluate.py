@@ -27,6 +27,7 @@ def evaluate(
     video_steps: int = 1_000,
     best: bool = False,
     explore: bool = False,
+    trust: bool = False,
     json: bool = False,
 ) -> None:
     """Run a trained policy, by its mean action, and report its returns and its long-run averages.
@@ -47,6 +48,7 @@ def evaluate(
         video_steps: Longest film, in steps.
         best: Take the policy of the best evaluation instead of the newest.
         explore: Let it act as in training, with exploration, instead of by its mean action.
+        trust: Run the code that the run's environment needs, though you have not trained on it here before.
         json: Print the record as JSON instead of tables.
     """
     if trajectories < 1 or max_steps < 1:
@@ -72,6 +74,7 @@ def evaluate(
         precision=precision,
         best=best,
         explore=explore,
+        trust=trust,
         keep_trajectory=trajectory is not None or plot is not None,
     )
     if json:
@@ -91,18 +94,18 @@ def evaluate(
         draw(steps, plot, title=result.about, limits=limits)
         print(f"Drew {len(steps):,} steps: {plot}", file=sys.stderr)
     if video is not None:  # last, so that what cannot be filmed has been evaluated
-        _film(run, best, video, video_steps, seed)
+        _film(run, best, trust, video, video_steps, seed)
 
 
-def _film(run: Path, best: bool, video: Path, steps: int, seed: int) -> None:
+def _film(run: Path, best: bool, trust: bool, video: Path, steps: int, seed: int) -> None:
     from kemeny.experience.evaluate import evaluation_seed
     from kemeny.experience.film import record
-    from kemeny.runs.evaluation import environment_of
+    from kemeny.runs.environment import environment_of
+    from kemeny.runs.evaluation import run_of
     from kemeny.runs.load import load_policy
 
-    filmed = record(
-        load_policy(run, best=best), environment_of(run), video, max_steps=steps, seed=evaluation_seed(seed, 0)
-    )
+    env = environment_of(run_of(run), trust=trust)
+    filmed = record(load_policy(run, best=best), env, video, max_steps=steps, seed=evaluation_seed(seed, 0))
     print(f"Filmed {filmed:,} steps: {video}", file=sys.stderr)
 
 

@@ -7,7 +7,10 @@ from tyro.conf import Positional, arg
 
 
 def resume(
-    run: Annotated[Positional[Path], arg(metavar="DIR")], steps: int | None = None, inexact: bool = False
+    run: Annotated[Positional[Path], arg(metavar="DIR")],
+    steps: int | None = None,
+    inexact: bool = False,
+    trust: bool = False,
 ) -> None:
     """Go on with a stopped or killed run, exactly where its last checkpoint left it; or extend a run.
 
@@ -16,9 +19,10 @@ def resume(
         steps: From here on the run has so many steps in all, also if it was finished. The critics' step size is then
             annealed to 0 at the new end: it jumps up once.
         inexact: Where an environment cannot be brought back to where it was, go on from a start state.
+        trust: Run the code that the run's environment needs, though you have not trained on it here before.
     """
     from kemeny.cli.ending import say_finished
     from kemeny.runs.progress import Terminal
     from kemeny.runs.train import resume as resume_run
 
-    say_finished(resume_run(run, steps=steps, inexact=inexact, observers=[Terminal()]))
+    say_finished(resume_run(run, steps=steps, inexact=inexact, trust=trust, observers=[Terminal()]))

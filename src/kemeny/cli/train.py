@@ -14,11 +14,13 @@ from kemeny.runs.settings import Settings
 
 DEFAULTS = Settings()
 EnvName = Annotated[Positional[str], arg(metavar="ENV")]
+EnvKwargs = Annotated[str, arg(metavar="JSON")]
 
 
 def train(
     env: EnvName,
     settings: Settings = DEFAULTS,
+    env_kwargs: EnvKwargs = "{}",
     out: Path | None = None,
     preset: Preset = "default",
     init_from: Annotated[Path | None, arg(metavar="DIR")] = None,
@@ -26,20 +28,24 @@ def train(
     """Train a policy and leave a run directory.
 
     Args:
-        env: Id of an environment of EnvPool or Gymnasium, such as HalfCheetah-v3.
+        env: An id of EnvPool or Gymnasium, such as HalfCheetah-v3; or module:id, module:function, module:Class or
+            path/to/file.py:function.
         settings: What to learn and how.
+        env_kwargs: Arguments with which the environment is made, as JSON.
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
         preset: Where a setting is not given: the default, or the paper's (Appendix H).
         init_from: Begin with the policy, the critics and the normaliser of this run, or of this checkpoint of a run.
             The environment must have the same spaces and the networks the same sizes; all else may be another.
     """
+    from kemeny.envs.names import as_environment, read_kwargs
     from kemeny.runs.progress import Terminal
     from kemeny.runs.train import start
 
+    named = as_environment(env, read_kwargs(env_kwargs))
     if preset != "default":
         settings = _given(preset_settings(preset))
         print(f"The paper's settings: {described(preset, settings)}")
-    say_finished(start(env, settings, out, [Terminal()], init_from=init_from))
+    say_finished(start(named, settings, out, [Terminal()], init_from=init_from))
 
 
 def _given(defaults: Settings) -> Settings:
@@ -48,11 +54,12 @@ def _given(defaults: Settings) -> Settings:
     def train(
         env: EnvName,
         settings: Settings = defaults,
+        env_kwargs: EnvKwargs = "{}",
         out: Path | None = None,
         preset: Preset = "default",
         init_from: Path | None = None,
     ) -> Settings:
-        del env, out, preset, init_from
+        del env, env_kwargs, out, preset, init_from
         return settings
 
     return call(train, "train", sys.argv[2:])

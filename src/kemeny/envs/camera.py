@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kemeny.envs.pool import EnvLike, Pool, choose_backend
+from kemeny.envs.names import Environment, EnvLike, as_environment, find, takes
+from kemeny.envs.pool import Pool, choose_backend
 from kemeny.envs.settings import Simulation
 from kemeny.envs.strangers import RAISED, text_of, type_and_text
 from kemeny.errors import RunError, UserError
-from kemeny.naming import name_of
 
 PIXELS = 480
 """Width and height of EnvPool's pictures; Gymnasium's MuJoCo environments have the same by default."""
@@ -47,32 +47,33 @@ class Camera:
 def make_camera(env: EnvLike, *, seed: int) -> Camera:
     """A camera on a pool that has the same randomness as `make_pool(env, 1, seed=seed)`.
 
-    A function must make its environment with `render_mode="rgb_array"`.
+    A function without the parameter `render_mode` must make its environment with `render_mode="rgb_array"`.
     """
     _go_headless()
+    env = as_environment(env)
     if choose_backend(env, "auto", workers=0) == "envpool":
-        assert isinstance(env, str)
         return _envpool_camera(env, seed)
     return _gymnasium_camera(env, seed)
 
 
-def _envpool_camera(env: str, seed: int) -> Camera:
+def _envpool_camera(env: Environment, seed: int) -> Camera:
     from kemeny.envs.envpool import EnvPoolPool
 
-    if _uses_mujoco(env):
+    if _uses_mujoco(env.name):
         open_graphics()
-    env_kwargs = {"render_mode": "rgb_array", "render_width": PIXELS, "render_height": PIXELS}
-    pool = EnvPoolPool(env, 1, seed=seed, simulation=Simulation(threads=1), env_kwargs=env_kwargs)
-    return Camera(pool, lambda: _draw(env, pool.render), FPS.get(env.split("-v")[0], USUAL_FPS))
+    rendering = {"render_mode": "rgb_array", "render_width": PIXELS, "render_height": PIXELS}
+    pool = EnvPoolPool(env, 1, seed=seed, simulation=Simulation(threads=1), rendering=rendering)
+    return Camera(pool, lambda: _draw(env.name, pool.render), FPS.get(env.name.split("-v")[0], USUAL_FPS))
 
 
-def _gymnasium_camera(env: EnvLike, seed: int) -> Camera:
+def _gymnasium_camera(env: Environment, seed: int) -> Camera:
     from kemeny.envs.gymnasium import GymnasiumPool, NotMade
 
-    name = name_of(env)
-    env_kwargs = {"render_mode": "rgb_array"} if isinstance(env, str) else {}
+    name, found = env.name, find(env)
+    if isinstance(found, str) or takes(found, "render_mode"):
+        env = env.with_kwargs(render_mode="rgb_array")
     try:
-        pool = GymnasiumPool(env, 1, seed=seed, env_kwargs=env_kwargs)
+        pool = GymnasiumPool(env, 1, seed=seed)
     except NotMade as error:  # graphics libraries fail in many ways
         cause = error.__cause__ or error
         takes_none = isinstance(cause, TypeError) and "'render_mode'" in text_of(cause)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
+from kemeny.envs.names import Environment, EnvLike, as_environment
 from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, understand_actions, understand_observations
@@ -18,6 +19,11 @@ from kemeny.spaces import Dict, Leaf, Space, leaves
 from kemeny.spec import Spec, vector
 
 FOREVER = 2**31 - 1  # EnvPool counts steps in 32-bit integers; a trajectory of this length takes a day or more
+OURS = frozenset(
+    "num_envs batch_size num_threads max_num_players thread_affinity_offset base_path seed env_seed "
+    "gym_reset_return_info".split()
+)
+"""EnvPool's options that Kemeny sets, or that say where EnvPool's own files are."""
 
 
 class EnvPoolPool:
@@ -33,7 +39,7 @@ class EnvPoolPool:
 
     def __init__(
         self,
-        env: str,
+        env: EnvLike,
         num_envs: int,
         *,
         seed: int,
@@ -41,21 +47,21 @@ class EnvPoolPool:
         costs: Sequence[Cost] = (),
         time_limit: int | None = None,
         simulation: Simulation = DEFAULT_SIMULATION,
-        env_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        rendering: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         import envpool
 
+        env = as_environment(env)
         self.spec, self._observations, self._actions, info_keys = _understand(env, costs)
         self.num_envs = num_envs
         self._costs = tuple(costs)
         self._info_keys = info_keys if costs else {}
         self._pool: Any = envpool.make_gymnasium(
-            env,
+            env.name,
             num_envs=num_envs,
             seed=[seed_of(seed, first_env + j) for j in range(num_envs)],
             num_threads=simulation.threads or min(num_envs, available_cores()),
-            max_episode_steps=FOREVER,
-            **env_kwargs,
+            **{**env.kwargs, "max_episode_steps": FOREVER, **rendering},
         )
         keys: list[str] = list(self._pool._state_keys)
         self._parts = [(part, keys.index(key)) for part, key in _observation_keys(self._observations, keys)]
@@ -130,31 +136,50 @@ class EnvPoolPool:
         return costs
 
 
-def inspect_envpool(env: str, costs: Sequence[Cost]) -> Spec:
+def inspect_envpool(env: Environment, costs: Sequence[Cost]) -> Spec:
     """The spec of an EnvPool environment, found without making one."""
     return _understand(env, costs)[0]
 
 
-def _understand(env: str, costs: Sequence[Cost]) -> tuple[Spec, Space, Actions, dict[str, int]]:
+def refuse_options(env: Environment) -> None:
+    """Refuse keyword arguments that are no options of an environment that EnvPool has, or not such values."""
+    import envpool
+
+    options = envpool.make_spec(env.name).config._asdict()
+    ours = sorted(OURS & env.kwargs.keys())
+    if ours:
+        raise UserError(f"EnvPool's option {ours[0]!r} is Kemeny's to set, not one of --env-kwargs.")
+    for name in env.kwargs:
+        if name not in options:
+            known = ", ".join(sorted(options.keys() - OURS))
+            raise UserError(f"EnvPool's {env.name} takes no argument {name!r}; it takes: {known}.")
+    try:
+        envpool.make_spec(env.name, **env.kwargs)
+    except (TypeError, ValueError) as error:
+        values = ", ".join(f"{name} {options[name]!r}" for name in env.kwargs)
+        raise UserError(f"EnvPool's {env.name} does not take these arguments; its own are: {values}.") from error
+
+
+def _understand(env: Environment, costs: Sequence[Cost]) -> tuple[Spec, Space, Actions, dict[str, int]]:
     """Spec, spaces, and the position of each key of `info` in EnvPool's list of arrays."""
     import envpool
 
     try:
-        described: Any = envpool.make_spec(env)
+        described: Any = envpool.make_spec(env.name, **env.kwargs)
     except RuntimeError as error:  # files that EnvPool does not include: Atari's ROMs, Doom's scenarios
-        raise UserError(f"EnvPool cannot make {env}: {text_of(error).splitlines()[0]}") from error
+        raise UserError(f"EnvPool cannot make {env.name}: {text_of(error).splitlines()[0]}") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium warns about EnvPool's float64 bounds
         observation_space, action_space = described.observation_space, described.action_space
-    observations = understand_observations(observation_space, env)
-    actions = understand_actions(action_space, env)
+    observations = understand_observations(observation_space, env.name)
+    actions = understand_actions(action_space, env.name)
     arrays = described.state_array_spec
     info_keys = {
         key.removeprefix("info:"): column
         for column, (key, array) in enumerate(arrays.items())
         if key.startswith("info:") and not key.endswith("env_id") and list(array.shape) in ([], [-1])
     }
-    refuse_names(costs, list(info_keys), env)
+    refuse_names(costs, list(info_keys), env.name)
     limit = int(described.config.max_episode_steps)
     spec = Spec(vector(observations.size), actions.spec, limit if 0 < limit < FOREVER else None, observations)
     return spec, observations, actions, info_keys

@@ -5,7 +5,6 @@ import functools
 import importlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -14,13 +13,12 @@ import numpy as np
 from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
 from kemeny.envs.faults import TRIES
 from kemeny.envs.masks import Masks, first_allowed, has_key, has_method, widen
-from kemeny.envs.names import envpool_ids, refuse_malformed, unknown
-from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, EnvLike, Step, seed_of
+from kemeny.envs.names import Environment, EnvLike, Maker, as_environment, envpool_ids, find, refuse_misfit, unknown
+from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, text_of, type_and_text
 from kemeny.errors import RunError, UserError
-from kemeny.naming import name_of
 from kemeny.spaces import BadMask, Misfit, Space, read_rows
 from kemeny.spec import Continuous, Spec, vector
 
@@ -44,14 +42,14 @@ class NotMade(UserError):
     """An environment raised when it was made; the cause is what it raised."""
 
 
-def make_env(env: EnvLike, **env_kwargs: Any) -> tuple[gymnasium.Env, int | None]:
+def make_env(env: EnvLike) -> tuple[gymnasium.Env, int | None]:
     """One environment without its time limit, and that time limit.
 
     Every `TimeLimit` is removed, also from below other wrappers, so that a function returning
     `FlattenObservation(gymnasium.make(…))` means the same as an id. If an environment cuts trajectories in another
     way, it still does.
     """
-    return remove_time_limit(_make(env, **env_kwargs))
+    return remove_time_limit(_make(as_environment(env)))
 
 
 def remove_time_limit(made: gymnasium.Env) -> tuple[gymnasium.Env, int | None]:
@@ -70,28 +68,33 @@ def remove_time_limit(made: gymnasium.Env) -> tuple[gymnasium.Env, int | None]:
     return made, min(limits, default=None)
 
 
-def _make(env: EnvLike, **env_kwargs: Any) -> gymnasium.Env:
+def _make(env: Environment) -> gymnasium.Env:
+    found = find(env)
     try:
-        made = _make_registered(env, **env_kwargs) if isinstance(env, str) else env()
+        made = _make_registered(found, env.kwargs) if isinstance(found, str) else _call(found, env)
     except UserError:
         raise
     except RAISED as error:
-        raise NotMade(f"{name_of(env)} could not be made: it raised {type_and_text(error)}.") from error
+        raise NotMade(f"{env.name} could not be made: it raised {type_and_text(error)}.") from error
     if isinstance(made, gymnasium.vector.VectorEnv):
         raise UserError(
-            f"{name_of(env)} returned a vector environment of its own size: give it a parameter num_envs, and let it "
+            f"{env.name} returned a vector environment of its own size: give it a parameter num_envs, and let it "
             "make one of that many copies at each call."
         )
     if not isinstance(made, gymnasium.Env):
         raise UserError(
-            f"The function {name_of(env)} returned an object of type {type(made).__name__}, "
+            f"The function {env.name} returned an object of type {type(made).__name__}, "
             "but it must return a new gymnasium.Env at each call."
         )
     return made
 
 
-def _make_registered(env: str, **env_kwargs: Any) -> gymnasium.Env:
-    refuse_malformed(env)
+def _call(maker: Maker, env: Environment) -> Any:
+    refuse_misfit(maker, env)
+    return maker(**env.kwargs)
+
+
+def _make_registered(env: str, env_kwargs: Mapping[str, Any]) -> gymnasium.Env:
     if env not in gymnasium.registry and ":" not in env:
         raise unknown(env)
     try:
@@ -147,7 +150,7 @@ def inspect_gymnasium(env: EnvLike, costs: Sequence[Cost]) -> Spec:
         block.step([0], block.actions.batch(first_allowed(block.spec, start)))
         return block.spec
     except EnvironmentFault as fault:
-        raise UserError(f"{name_of(env)} failed its first step: {fault}") from fault.__cause__
+        raise UserError(f"{as_environment(env).name} failed its first step: {fault}") from fault.__cause__
     finally:
         if block is not None:
             block.close()
@@ -165,11 +168,11 @@ class Block:
         env: EnvLike,
         indices: Sequence[int],
         costs: Sequence[Cost],
-        env_kwargs: Mapping[str, Any] = MappingProxyType({}),
         restart_faulty: bool = False,
     ) -> None:
-        self.name = name_of(env)
-        self._make = functools.partial(make_env, env, **env_kwargs)
+        env = as_environment(env)
+        self.name = env.name
+        self._make = functools.partial(make_env, env)
         self._restart_faulty = restart_faulty
         self._broken: set[int] = set()
         self._faults: list[str] = []
@@ -336,11 +339,10 @@ class GymnasiumPool:
         costs: Sequence[Cost] = (),
         time_limit: int | None = None,
         simulation: Simulation = DEFAULT_SIMULATION,
-        env_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.num_envs = num_envs
         indices = range(first_env, first_env + num_envs)
-        self._block = Block(env, indices, costs, env_kwargs, simulation.restart_faulty)
+        self._block = Block(env, indices, costs, simulation.restart_faulty)
         self.spec = self._block.spec
         self._clock = Clock(num_envs, time_limit)
         self._seeds = RestartSeeds(seed, first_env, num_envs)

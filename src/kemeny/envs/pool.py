@@ -12,17 +12,13 @@ import gymnasium
 import numpy as np
 
 from kemeny.envs.costs import Cost
-from kemeny.envs.names import envpool_ids
+from kemeny.envs.names import Environment, EnvLike, as_environment, envpool_ids, find
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
-from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, complaint
 from kemeny.spaces import ArraySpec
 from kemeny.spec import Spec
 
-EnvLike = str | Callable[[], gymnasium.Env] | Callable[..., gymnasium.vector.VectorEnv]
-"""An id, a function without arguments that makes a Gymnasium environment, or one with the parameter `num_envs` that
-makes a vector environment of so many copies."""
 Backend = Literal["auto", "envpool", "gymnasium"]
 """Which library simulates; `auto` is EnvPool for the ids that it has, unless there are workers."""
 Comeback = Literal["replay", "state", "never"]
@@ -245,11 +241,11 @@ def inspect(
 
     It is that of the library which will simulate: with workers, an id that EnvPool has too is Gymnasium's.
     """
+    env = as_environment(env)
     chosen = choose_backend(env, backend, simulation.workers)
     if chosen == "envpool":
         from kemeny.envs.envpool import inspect_envpool
 
-        assert isinstance(env, str)
         return inspect_envpool(env, costs)
     if chosen == "vector":
         from kemeny.envs.vector import inspect_vector
@@ -257,35 +253,57 @@ def inspect(
         return inspect_vector(env, costs, simulation)
     from kemeny.envs.gymnasium import inspect_gymnasium
 
-    return inspect_gymnasium(env, costs)
+    try:
+        return inspect_gymnasium(env, costs)
+    except UserError as error:
+        if misfit := _misfit(env, backend, simulation.workers):
+            raise UserError(f"{misfit} {error}") from error
+        raise
 
 
 def choose_backend(env: EnvLike, backend: Backend, workers: int) -> Literal["envpool", "gymnasium", "vector"]:
     """Which library runs this environment, and whether as a vector environment."""
     from kemeny.envs.vector import makes_copies
 
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise UserError(
-            "A run needs vector environments of several sizes, so one that is made already is of no use: pass a "
-            "function with the parameter num_envs that makes one."
-        )
-    if not (isinstance(env, str) or callable(env)):
-        raise UserError(f"An environment is an id or a function that makes one, not of type {type(env).__name__}.")
-    if backend == "gymnasium" and isinstance(env, str):
+    env = as_environment(env)
+    found = find(env)
+    if backend == "gymnasium" and isinstance(found, str):
         return "gymnasium"
-    if not isinstance(env, str):
+    if not isinstance(found, str):
         if backend == "envpool":
             raise UserError("EnvPool runs ids, not functions: choose the backend auto or gymnasium.")
         if makes_copies(env) and workers:
-            raise UserError(f"{name_of(env)} makes a vector environment, which is not for workers: leave workers at 0.")
+            raise UserError(f"{env.name} makes a vector environment, which is not for workers: leave workers at 0.")
         return "vector" if makes_copies(env) else "gymnasium"
-    if env not in envpool_ids():
+    if found not in envpool_ids():
         if backend == "envpool":
-            raise UserError(f"EnvPool has no environment {env!r}: choose the backend auto or gymnasium.")
+            raise UserError(f"EnvPool has no environment {env.name!r}: choose the backend auto or gymnasium.")
         return "vector" if not workers and makes_copies(env) else "gymnasium"
     if workers and backend == "envpool":
         raise UserError("EnvPool has threads instead of workers: leave workers at 0, or choose the backend gymnasium.")
-    return "gymnasium" if workers else "envpool"
+    misfit = _misfit(env, backend, workers)
+    if misfit is not None and (backend == "envpool" or found not in gymnasium.registry):
+        raise misfit
+    return "gymnasium" if workers or misfit is not None else "envpool"
+
+
+def why_not_envpool(env: EnvLike, workers: int) -> str | None:
+    """A sentence if EnvPool has the environment, but does not take its arguments, so that Gymnasium's is used."""
+    misfit = _misfit(as_environment(env), "auto", workers)
+    return None if misfit is None else f"{misfit} So Gymnasium's is used, which is slower."
+
+
+def _misfit(env: Environment, backend: Backend, workers: int) -> UserError | None:
+    """Why EnvPool does not take the arguments of an environment that it would run otherwise."""
+    if not env.kwargs or workers or backend == "gymnasium" or env.source not in envpool_ids():
+        return None
+    from kemeny.envs.envpool import refuse_options
+
+    try:
+        refuse_options(env)
+    except UserError as error:
+        return error
+    return None
 
 
 def _pool_class(env: EnvLike, backend: Backend, workers: int) -> Callable[..., Pool]:

@@ -1,11 +1,10 @@
 """Gymnasium's vector environments behind the pool interface: many copies in one call, and no Python runs per copy."""
 
-import inspect
+import json
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,11 +13,11 @@ from gymnasium.vector import VectorEnv
 from kemeny.envs.copies import Copies
 from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import NotMade, RestartSeeds
-from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, EnvLike, Step, seed_of
+from kemeny.envs.names import NUM_ENVS, Environment, EnvLike, as_environment, find, refuse_misfit, takes
+from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.errors import Damaged, RunError, UserError
-from kemeny.naming import name_of
 from kemeny.spec import Spec
 
 FOREVER = 2**31 - 1
@@ -33,21 +32,20 @@ def makes_copies(env: EnvLike) -> bool:
 
     An id that also has an ordinary environment is that, if its vector environment cannot be used.
     """
-    if not isinstance(env, str):
-        try:
-            return "num_envs" in inspect.signature(env).parameters
-        except (TypeError, ValueError):  # some that are written in C do not say
-            return False
-    registered = gymnasium.registry.get(env)
+    env = as_environment(env)
+    found = find(env)
+    if not isinstance(found, str):
+        return takes(found, NUM_ENVS)
+    registered = gymnasium.registry.get(found.rpartition(":")[2])
     if registered is None or registered.vector_entry_point is None:
         return False
-    return registered.entry_point is None or _usable(env)
+    return registered.entry_point is None or _usable(found, json.dumps(env.kwargs, sort_keys=True))
 
 
 @cache
-def _usable(env: str) -> bool:
+def _usable(env: str, kwargs: str) -> bool:
     try:
-        inspect_vector(env, ())
+        inspect_vector(Environment(env, json.loads(kwargs)), ())
     except UserError:
         return False
     return True
@@ -82,7 +80,8 @@ class VectorPool:
         time_limit: int | None = None,
         simulation: Simulation = DEFAULT_SIMULATION,
     ) -> None:
-        name = name_of(env)
+        env = as_environment(env)
+        name = env.name
         if simulation.restart_faulty:
             raise UserError(
                 f"{name} is a vector environment, in which one copy cannot be made anew: leave out --restart-faulty."
@@ -185,19 +184,21 @@ class VectorPool:
         self._copies.close()
 
 
-def _make(env: EnvLike, num_envs: int) -> tuple[VectorEnv, int | None]:
+def _make(env: Environment, num_envs: int) -> tuple[VectorEnv, int | None]:
     """A vector environment of so many copies, and the time limit that it would have had."""
-    name, limit = name_of(env), None
+    name, found, limit = env.name, find(env), None
     try:
-        if isinstance(env, str):
-            limit = gymnasium.spec(env).max_episode_steps
-            options: dict[str, Any] = {} if limit is None else {"max_episode_steps": FOREVER}
+        if isinstance(found, str):
+            options = dict(env.kwargs)
+            limit = options.get("max_episode_steps", gymnasium.spec(found).max_episode_steps)
+            if limit is not None:
+                options["max_episode_steps"] = FOREVER
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about a missing autoreset mode, which is refused here
-                made = gymnasium.make_vec(env, num_envs, vectorization_mode="vector_entry_point", **options)
+                made = gymnasium.make_vec(found, num_envs, vectorization_mode="vector_entry_point", **options)
         else:
-            maker: Callable[..., Any] = env
-            made = maker(num_envs=num_envs)
+            refuse_misfit(found, env)
+            made = found(num_envs=num_envs, **env.kwargs)
     except UserError:
         raise
     except RAISED as error:

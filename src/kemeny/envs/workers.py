@@ -27,7 +27,8 @@ import numpy as np
 
 from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import Block, RestartSeeds, make_env
-from kemeny.envs.pool import Clock, Comeback, EnvLike, Step
+from kemeny.envs.names import EnvLike, as_environment
+from kemeny.envs.pool import Clock, Comeback, Step
 from kemeny.envs.settings import Simulation
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.errors import RunError, UserError
@@ -71,7 +72,8 @@ class WorkerPool:
         time_limit: int | None = None,
         simulation: Simulation,
     ) -> None:
-        if isinstance(env, str):
+        env = as_environment(env)
+        if isinstance(env.source, str):
             close_quietly(make_env(env)[0])  # finds a mistake at once; a worker would need a second to find it
         self.num_envs = num_envs
         self._num_costs = len(costs)

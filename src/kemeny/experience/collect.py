@@ -12,7 +12,8 @@ from typing import cast
 import numpy as np
 
 from kemeny.envs.faults import LARGEST, TRIES, Faults, usable
-from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, Stateful, Step, inspect, make_halves
+from kemeny.envs.names import EnvLike, as_environment
+from kemeny.envs.pool import DEFAULT_SIMULATION, Pool, Stateful, Step, inspect, make_halves
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy
@@ -20,7 +21,6 @@ from kemeny.experience.ends import charge
 from kemeny.experience.settings import RESET_COST, Task
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.learner import State
-from kemeny.naming import name_of
 from kemeny.observers import NOBODY, Observer
 from kemeny.rollout import Rollout
 from kemeny.spaces import ArraySpec
@@ -266,8 +266,8 @@ class Collector:
             self.starts.fill()
             if self.shards[0].pool.comeback == "never":
                 self.observer.say(
-                    f"{name_of(env)} is a vector environment without get_state() and set_state(): if this run is "
-                    "stopped, it can go on only from start states (--inexact)."
+                    f"{as_environment(env).name} is a vector environment without get_state() and set_state(): if this "
+                    "run is stopped, it can go on only from start states (--inexact)."
                 )
         else:
             self._check_snapshot(snapshot)

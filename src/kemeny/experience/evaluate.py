@@ -10,7 +10,8 @@ import contextlib
 import numpy as np
 
 from kemeny.envs.faults import Faults
-from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike, Pool, make_halves, seed_of
+from kemeny.envs.names import EnvLike, as_environment
+from kemeny.envs.pool import DEFAULT_SIMULATION, Pool, make_halves, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.experience.acting import Policy, check_fits
 from kemeny.experience.evaluation import HORIZONS, Evaluation
@@ -52,7 +53,7 @@ def evaluate(
         ):
             stack.callback(pool.close)
             if isinstance(policy, Policy):
-                check_fits(policy, pool.spec, name_of(env))
+                check_fits(policy, pool.spec, as_environment(env).name)
                 actor = policy
             else:
                 actor = RulePolicy(policy, pool.spec)

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from kemeny.envs.camera import make_camera
-from kemeny.envs.pool import EnvLike
+from kemeny.envs.names import EnvLike, as_environment
 from kemeny.errors import UserError
 from kemeny.experience.acting import Policy
-from kemeny.naming import name_of
 
 
 def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: int) -> int:
@@ -27,7 +26,8 @@ def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: in
         picture = camera.picture()
         if picture.ndim != 3 or picture.shape[2] != 3:
             raise UserError(
-                f"{name_of(env)} cannot be filmed: its pictures have shape {picture.shape}, not height × width × 3."
+                f"{as_environment(env).name} cannot be filmed: its pictures have shape {picture.shape}, "
+                "not height × width × 3."
             )
         height, width = picture.shape[:2]
         path.parent.mkdir(parents=True, exist_ok=True)

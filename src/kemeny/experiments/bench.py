@@ -17,6 +17,7 @@ import numpy as np
 
 from kemeny.envs.envpool import FOREVER
 from kemeny.envs.masks import first_allowed
+from kemeny.envs.names import EnvLike, as_environment
 from kemeny.envs.pool import Pool, Step, choose_backend, inspect, make_pool
 from kemeny.machine import available_cores, surroundings
 from kemeny.observers import Observer
@@ -121,7 +122,7 @@ class Results:
 
 
 def measure(
-    envs: tuple[str, ...], rounds: int, seconds: float, settings: dict[str, Any], report: Callable[[str], None]
+    envs: Sequence[EnvLike], rounds: int, seconds: float, settings: dict[str, Any], report: Callable[[str], None]
 ) -> Results:
     """Everything that the tables show; `settings` are those of `kemeny.train` by their flat names."""
     chosen = from_flat(settings)
@@ -142,19 +143,19 @@ def measure(
 
 
 def _measure(
-    env: str, rounds: int, seconds: float, settings: dict[str, Any], report: Callable[[str], None]
+    env: EnvLike, rounds: int, seconds: float, settings: dict[str, Any], report: Callable[[str], None]
 ) -> Measured:
-    chosen = from_flat(settings)
+    chosen, name = from_flat(settings), as_environment(env).name
     expected = 0.6 * ceiling(env, min(seconds, 2.0), chosen, 0)
     batches = max(FEWEST_BATCHES, round(seconds * expected / chosen.batch_size))
     tops, loops = [], []
     for seed in range(rounds):
         tops.append(ceiling(env, seconds, chosen, seed))
         loops.append(whole_loop(env, {**settings, "seed": seed}, batches))
-        report(f"{env}: ceiling {tops[-1]:,.0f}, whole loop {loops[-1]:,.0f} steps/s")
-    report(f"{env}: where the time goes")
+        report(f"{name}: ceiling {tops[-1]:,.0f}, whole loop {loops[-1]:,.0f} steps/s")
+    report(f"{name}: where the time goes")
     return Measured(
-        env=env,
+        env=name,
         simulator="EnvPool" if choose_backend(env, "auto", 0) == "envpool" else "Gymnasium",
         ceiling=tops,
         loop=loops,
@@ -164,7 +165,7 @@ def _measure(
     )
 
 
-def ceiling(env: str, seconds: float, settings: Settings, seed: int) -> float:
+def ceiling(env: EnvLike, seconds: float, settings: Settings, seed: int) -> float:
     """Steps per second of the simulator alone, in two pools in turn as in training, with actions drawn beforehand.
 
     EnvPool is used by its own interface; other environments by Kemeny's pool.
@@ -236,14 +237,16 @@ class _FirstAllowed:
 class _BareEnvPool:
     """EnvPool by its own public interface, with as much of `envs.pool.Pool` as it takes to step it."""
 
-    def __init__(self, env: str, num_envs: int, seed: int, threads: int) -> None:
+    def __init__(self, env: EnvLike, num_envs: int, seed: int, threads: int) -> None:
         import envpool
 
         self.num_envs = num_envs
         self._everyone = np.arange(num_envs)
         threads = threads or min(num_envs, available_cores())
+        named = as_environment(env)
+        options = {**named.kwargs, "max_episode_steps": FOREVER}
         self._pool: Any = envpool.make_gymnasium(
-            env, num_envs=num_envs, seed=seed, num_threads=threads, max_episode_steps=FOREVER
+            named.name, num_envs=num_envs, seed=seed, num_threads=threads, **options
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's about EnvPool's own float64 bounds, said once
@@ -269,7 +272,7 @@ class _BareEnvPool:
         self._pool.close()
 
 
-def whole_loop(env: str, settings: dict[str, Any], batches: int) -> float:
+def whole_loop(env: EnvLike, settings: dict[str, Any], batches: int) -> float:
     """Steps per second of training without evaluations: simulation, acting, update, logs and checkpoints."""
     with _trained(env, {**settings, "eval_max_steps": 1, "eval_every": NEVER}, batches) as run:
         lines = run.metrics
@@ -278,7 +281,7 @@ def whole_loop(env: str, settings: dict[str, Any], batches: int) -> float:
 
 
 @contextlib.contextmanager
-def _trained(env: str, settings: dict[str, Any], batches: int, observers: Sequence[Observer] = ()) -> Iterator[Run]:
+def _trained(env: EnvLike, settings: dict[str, Any], batches: int, observers: Sequence[Observer] = ()) -> Iterator[Run]:
     """A finished run in a directory that does not stay."""
     chosen = from_flat(settings)
     chosen = dataclasses.replace(chosen, steps=batches * chosen.batch_size)
@@ -291,7 +294,7 @@ def _trained(env: str, settings: dict[str, Any], batches: int, observers: Sequen
 
 
 def profile(
-    env: str, settings: dict[str, Any], batches: int, *, overlap: bool = True, observers: Sequence[Observer] = ()
+    env: EnvLike, settings: dict[str, Any], batches: int, *, overlap: bool = True, observers: Sequence[Observer] = ()
 ) -> Profile:
     """Run the loop with a stopwatch beside it.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kemeny.envs.pool import EnvLike
+from kemeny.envs.names import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
 from kemeny.experience.source import Source

@@ -218,6 +218,8 @@ class Run:
         """What in config.json decides the numbers of a run, as it was when first asked for."""
         config = self._parsed_config()
         decides = {name: config.get(name) for name in DECIDES_THE_NUMBERS}
+        if config.get("env_kwargs"):  # an older Kemeny had none
+            decides["env_kwargs"] = config["env_kwargs"]
         decides |= {"init_from": config["init_from"]} if config.get("init_from") is not None else {}
         return decides, self.length
 
@@ -306,6 +308,7 @@ class Run:
             and isinstance(config.get("settings"), dict)
             and isinstance(config.get("env"), str)
             and isinstance(config.get("env_is_id"), bool)
+            and isinstance(config.get("env_kwargs", {}), dict)
             and is_record(config.get("extended", []))
             and isinstance(config.get("init_from"), dict | None)
         )

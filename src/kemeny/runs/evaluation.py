@@ -1,11 +1,13 @@
 """Evaluating what a run has learned, or any other policy or rule, by one function; no JAX."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from kemeny.envs.costs import Cost
-from kemeny.envs.pool import DEFAULT_SIMULATION, EnvLike
+from kemeny.envs.names import EnvLike, as_environment
+from kemeny.envs.pool import DEFAULT_SIMULATION
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
 from kemeny.experience.acting import Policy
@@ -18,6 +20,7 @@ from kemeny.naming import name_of
 from kemeny.ranges import complaint
 from kemeny.runs.checkpoint import CONFIG
 from kemeny.runs.directory import Run
+from kemeny.runs.environment import environment_of
 from kemeny.runs.limits import EXPLORING, MEAN_ACTION, verdicts
 from kemeny.runs.load import load_policy
 from kemeny.runs.settings import from_flat
@@ -28,11 +31,13 @@ def evaluate(
     env: EnvLike | None = None,
     protocol: EvaluationProtocol | None = None,
     *,
+    env_kwargs: Mapping[str, Any] | None = None,
     trajectories: int = 10,
     max_steps: int = 10_000,
     seed: int = 0,
     best: bool = False,
     explore: bool = False,
+    trust: bool = False,
     costs: tuple[Cost, ...] = (),
     returns_only: bool = False,
     reset_cost: float | None = None,
@@ -50,12 +55,14 @@ def evaluate(
         policy: A run directory, one of its checkpoints, a `Run`, a `Policy`, or a rule: a function from an observation,
             as the environment gives it, to an action, as the environment takes it.
         env: The environment. A run has one; another of the same spaces may be given.
+        env_kwargs: Arguments with which that environment is made [those of the run, for the environment of the run].
         protocol: `trajectories` and `max_steps` in one object; `seed` is then that of the environments as it is.
         trajectories: How many, each from a start state of its own.
         max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
         seed: Of the start states.
         best: Of a run, take the policy of the best evaluation instead of the newest.
         explore: Act as in training, with exploration, instead of by the mean (or likeliest) action.
+        trust: Run the code that the environment of a run needs, though you have not trained on it here before.
         costs: What to report beside the costs that the run was trained with: names, or functions.
         returns_only: Stop each trajectory at a fall, and estimate no long run; an episodic run has none in any case.
         reset_cost: What a fall costs in the long run [that of the run].
@@ -70,8 +77,14 @@ def evaluate(
     _refuse_out_of_range(chosen, given)
     if precision is not None and returns_only:
         raise UserError("A precision is that of the long run: leave out either precision or returns_only.")
+    if env is not None:
+        env = as_environment(env, env_kwargs)
+    elif env_kwargs is not None:
+        raise UserError("env_kwargs are those of an environment that is given as env; a run has its own.")
     subject = (
-        _of_run(policy, env, best) if isinstance(policy, str | Path | Run) else _of_rule(policy, env, best, explore)
+        _of_run(policy, env, best, trust)
+        if isinstance(policy, str | Path | Run)
+        else _of_rule(policy, env, best, explore)
     )
     if reset_cost is None:
         given = dataclasses.replace(given, reset_cost=subject.task.reset_cost)
@@ -100,13 +113,12 @@ class _Subject(NamedTuple):
     run: Run | None = None
 
 
-def _of_run(run: str | Path | Run, env: EnvLike | None, best: bool) -> _Subject:
-    path, run = (run.path, run) if isinstance(run, Run) else (Path(run), _run_of(run))
+def _of_run(run: str | Path | Run, env: EnvLike | None, best: bool, trust: bool) -> _Subject:
+    path, run = (run.path, run) if isinstance(run, Run) else (Path(run), run_of(run))
     policy = load_policy(path, best=best)
     task = from_flat(run.config["settings"]).task
-    return _Subject(
-        policy, environment_of(run) if env is None else env, task, tuple(run.config["settings"]["cost"]), run
-    )
+    env = environment_of(run, trust=trust) if env is None else env
+    return _Subject(policy, env, task, tuple(run.config["settings"]["cost"]), run)
 
 
 def _of_rule(policy: Policy | Rule, env: EnvLike | None, best: bool, explore: bool) -> _Subject:
@@ -125,24 +137,13 @@ def _explained(result: Evaluation, subject: _Subject, manner: str) -> Evaluation
     """With a title, and with a verdict on each limit: by the long-run averages of the costs, if there are."""
     count, found = len(result.lengths), result.long_run
     acted = manner if isinstance(subject.policy, Policy) else f"rule {name_of(subject.policy)}"
-    about = f"{name_of(subject.env)}, {count} {'trajectory' if count == 1 else 'trajectories'}, {acted}"
+    about = f"{as_environment(subject.env).name}, {count} {'trajectory' if count == 1 else 'trajectories'}, {acted}"
     averages = result.average_costs.mean(0) if found is None else [cost.average for cost in found.costs]
     limits = () if subject.run is None else verdicts(subject.run.config, averages, manner)
     return dataclasses.replace(result, about=about, limits=tuple(limits))
 
 
-def environment_of(run: str | Path | Run) -> EnvLike:
-    """What a run was trained on, or a `UserError` if only Python can name it."""
-    run = run if isinstance(run, Run) else _run_of(run)
-    env = run.config["env"]
-    if not run.config["env_is_id"]:
-        raise UserError(
-            f"The run was trained on the function {env}: evaluate it with kemeny.evaluate({str(run.path)!r}, env=…)."
-        )
-    return env
-
-
-def _run_of(path: str | Path) -> Run:
+def run_of(path: str | Path) -> Run:
     """The run that a directory, or a checkpoint in it, is of."""
     path = Path(path)
     above = path.parent.parent

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from kemeny.envs.pool import EnvLike
+from kemeny.envs.names import Environment
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy, check_fits
 from kemeny.experience.evaluate import evaluate, evaluation_seed
@@ -22,7 +22,6 @@ from kemeny.learning.learner import init
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome
 from kemeny.learning.update import Metrics, plain_fields, update
-from kemeny.naming import name_of
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
 from kemeny.runs.assembly import make_learner, make_source
@@ -41,7 +40,7 @@ Callback = Callable[[dict[str, Any]], Any]
 
 def go(
     run: Run,
-    env: EnvLike,
+    env: Environment,
     settings: Settings,
     saved: checkpoint.Checkpoint | None,
     observers: Sequence[Observer],
@@ -87,7 +86,7 @@ class _Loop:
     def __init__(
         self,
         run: Run,
-        env: EnvLike,
+        env: Environment,
         settings: Settings,
         saved: checkpoint.Checkpoint | None,
         observers: Sequence[Observer],
@@ -109,7 +108,7 @@ class _Loop:
         begins_with = saved or run.begins_with()
         if begins_with is not None:
             self.state = from_arrays(self.state, begins_with.arrays, f"The checkpoint {begins_with.path}")
-            check_fits(policy_of(begins_with), self.source.spec, name_of(env))
+            check_fits(policy_of(begins_with), self.source.spec, env.name)
             facts = begins_with.facts
         self.iteration: int = facts["iteration"]
         self.best = facts["best_score"]

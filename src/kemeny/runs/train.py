@@ -1,13 +1,14 @@
 """A run from Python: begun with `train`, gone on with by `resume`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kemeny.envs.pool import EnvLike, inspect
+from kemeny.envs.names import Environment, EnvLike, as_environment
+from kemeny.envs.pool import inspect, why_not_envpool
+from kemeny.envs.trust import remember
 from kemeny.errors import UserError
 from kemeny.machine import differences, keep_compiled, keep_cores, surroundings, xla_cores
-from kemeny.naming import name_of
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
 from kemeny.runs.assembly import make_learner
@@ -15,6 +16,7 @@ from kemeny.runs.described import takes_every_setting
 from kemeny.runs.directory import Run, refuse_existing
 from kemeny.runs.disk import Disk
 from kemeny.runs.ending import limits_in_last_evaluation
+from kemeny.runs.environment import describe_environment, environment_of
 from kemeny.runs.initial import take_over
 from kemeny.runs.loop import Callback, go
 from kemeny.runs.presets import Preset
@@ -26,6 +28,7 @@ from kemeny.runs.settings import Settings, cost_names, from_flat, to_flat
 def train(
     env: EnvLike,
     *,
+    env_kwargs: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     preset: Preset = "default",
     init_from: str | Path | None = None,
@@ -36,9 +39,12 @@ def train(
 ) -> Run:
     """Train a policy and leave a run directory.
 
-    `env` is the id of an environment or a function that makes one; `settings` are the fields of `kemeny.Settings` and
-    of the groups in it, by their flat names (`steps=1_000_000, delta=0.01, reset_cost=10`). Those not given are the
-    preset's: the default, or the paper's.
+    `env` is the name of an environment or a function or class that makes one, and `env_kwargs` are the arguments with
+    which it is made. A name is an id of EnvPool or Gymnasium, `module:id`, `module:function`, `module:Class` or
+    `path/to/file.py:function`; the working directory is on the path.
+
+    `settings` are the fields of `kemeny.Settings` and of the groups in it, by their flat names (`steps=1_000_000,
+    delta=0.01, reset_cost=10`). Those not given are the preset's: the default, or the paper's.
 
     With `init_from`, a run directory or one of its checkpoints, the run begins with that policy, its critics and its
     normaliser (`log_std` has no effect then), and with an evaluation of them. The environment must have the same
@@ -52,7 +58,8 @@ def train(
     `observers` see more than a callback: see `kemeny.Observer`.
     """
     showing = shown(progress)
-    run = start(env, from_flat(settings, preset_settings(preset)), out, [*showing, *observers], callback, init_from)
+    chosen = from_flat(settings, preset_settings(preset))
+    run = start(as_environment(env, env_kwargs), chosen, out, [*showing, *observers], callback, init_from)
     _say_limits(run, showing)
     return run
 
@@ -70,18 +77,17 @@ def start(
 ) -> Run:
     """`train`, with settings already made."""
     make_learner(settings)
+    env = as_environment(env)
     spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
-    name = name_of(env)
     if out is None:
-        out = Path("runs") / f"{name.replace('/', '-').replace(':', '-')}-{settings.algorithm}-seed{settings.seed}"
+        out = Path("runs") / f"{env.short_name}-{settings.algorithm}-seed{settings.seed}"
     out = Path(out)
     refuse_existing(out)
     keep_compiled(xla_cores())
-    initial = None if init_from is None else take_over(init_from, settings, spec, name, Observers(observers).say)
+    initial = None if init_from is None else take_over(init_from, settings, spec, env.name, Observers(observers).say)
     config = {
         "format": checkpoint.FORMAT,
-        "env": name,
-        "env_is_id": isinstance(env, str),
+        **describe_environment(env),
         "settings": {**to_flat(settings), "cost": cost_names(settings)},
         "extended": [],
         "init_from": None if initial is None else initial.source,
@@ -90,7 +96,11 @@ def start(
     run = Run.create(
         out, config, Disk(Observers(observers)), None if initial is None else (initial.arrays, initial.facts)
     )
+    if config["env_is_id"]:
+        remember(env)
     with run.locked():
+        if slower := why_not_envpool(env, settings.simulation.workers):
+            Observers(observers).say(slower)
         return go(run, env, settings, None, observers, callback)
 
 
@@ -101,6 +111,7 @@ def resume(
     steps: int | None = None,
     cost: Any = None,
     inexact: bool = False,
+    trust: bool = False,
     progress: bool | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
@@ -111,19 +122,23 @@ def resume(
     falls to 0 at the end of a run, is then what it would be here in a run of that length: it jumps up once and falls
     again. A run that ended early because nothing was left to gain stays as it is.
 
-    A run whose environment came from a function needs that function again as `env`; one with costs that are functions
-    needs its costs again as `cost`. Where environments cannot be brought back to where they were, the run is refused,
-    or with `inexact` goes on from start states. `progress`, `callback` and `observers` are those of `kemeny.train`.
+    A run whose environment came from a function that no module has by name needs that function again as `env`; one with
+    costs that are functions needs its costs again as `cost`. `trust` says that code which this user has not trained on
+    before may run, where the run's environment needs such code. Where environments cannot be brought back to where they
+    were, the run is refused, or with `inexact` goes on from start states. `progress`, `callback` and
+    `observers` are those of `kemeny.train`.
     """
     showing = shown(progress)
-    run = _resume(Run(path), env, steps, cost, inexact, callback, [*showing, *observers])
+    opened = Run(path)
+    named = environment_of(opened, env, trust=trust)
+    run = _resume(opened, named, steps, cost, inexact, callback, [*showing, *observers])
     _say_limits(run, showing)
     return run
 
 
 def _resume(
     run: Run,
-    env: EnvLike | None,
+    env: Environment,
     steps: int | None,
     cost: Any,
     inexact: bool,
@@ -131,11 +146,6 @@ def _resume(
     observers: Sequence[Observer],
 ) -> Run:
     path, config = run.path, run.config
-    if env is None:
-        if not config["env_is_id"]:
-            raise UserError(f"{path} was trained on the function {config['env']}: pass it as kemeny.resume(…, env=…).")
-        env = config["env"]
-    assert env is not None
     settings = from_flat(config["settings"] if cost is None else {**config["settings"], "cost": cost})
     names = cost_names(settings)
     if names != config["settings"]["cost"]:
