@@ -218,7 +218,7 @@ def test_commands_and_flags_within_the_text_exist(page, all_flags):
             command, *words = shlex.split(text)[1:]
             known = all_flags.get(command, {"--help", "--version"})
             assert command in {"COMMAND", "--version", "--help", "…", *all_flags}, f"{page.name}: {text}"
-        elif text.startswith("--"):
+        elif text.startswith("--") and page.name != "comparison.md":  # which names the flags of others
             words, known = shlex.split(text), set().union(*all_flags.values())
         else:
             continue

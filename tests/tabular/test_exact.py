@@ -119,3 +119,11 @@ def test_interface_of_the_readme():
     assert values.rho == pytest.approx(best.gain)
     assert values.bias.shape == (44,)
     assert values.action_bias.shape == values.advantage.shape == (44, 2)
+
+
+def test_the_worst_case_is_not_searched_for_in_a_larger_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("kemeny.experiments.exact.SEARCH_LIMIT", 5)
+    report_model(zoo.riverswim(6), tmp_path / "bounds.png")
+    assert "More than 5 states: κ*" in capsys.readouterr().out
+    report_model(zoo.riverswim(5), tmp_path / "bounds.png")
+    assert "κ* = " in capsys.readouterr().out
