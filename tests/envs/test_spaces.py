@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+from collections import OrderedDict
 from functools import partial
 
 import hypothesis
@@ -17,7 +18,7 @@ from kemeny.envs.pool import inspect, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import understand_actions
 from kemeny.errors import Damaged, UserError
-from kemeny.spaces import Box, Discrete, Spaces
+from kemeny.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Spaces, Tuple
 from kemeny.spec import Continuous, vector
 from kemeny.stored_spaces import read_spaces
 from tests.envs import toys
@@ -157,6 +158,17 @@ def test_costs_see_the_action_as_the_environment_got_it(workers):
 SPACES = {
     "vector": (BOX, spaces.Box(10, 20, (3,)), Spaces(Box((3,)), Box((3,)))),
     "numbers": (spaces.Box(-1, 1, ()), spaces.Box(-1, 1, ()), Spaces(Box(()), Box(()))),
+    "shapes": (spaces.Box(-1, 1, (2, 3, 4)), spaces.Box(-9, 20, (2, 2)), Spaces(Box((2, 3, 4)), Box((2, 2)))),
+    "several": (
+        spaces.MultiDiscrete([[2, 3]], start=[[1, -1]]),
+        spaces.MultiDiscrete([4, 2]),
+        Spaces(MultiDiscrete((2, 3), (1, -1), (1, 2)), MultiDiscrete((4, 2), (0, 0), (2,))),
+    ),
+    "nested": (
+        spaces.Dict(OrderedDict(b=spaces.Tuple((BOX, spaces.Discrete(2))), a=spaces.MultiBinary([2, 2]))),
+        spaces.MultiBinary(3),
+        Spaces(Dict(("b", "a"), (Tuple((Box((3,)), Discrete(2))), MultiBinary((2, 2)))), MultiBinary((3,))),
+    ),
     "states": (spaces.Discrete(5, start=1), spaces.Discrete(3, start=-2), Spaces(Discrete(5, 1), Discrete(3, -2))),
 }
 
@@ -185,6 +197,7 @@ SOUND = {"kind": "box", "shape": [2]}
     "described",
     [
         None, 3, "box", [], {}, {"observation": SOUND}, {"observation": SOUND, "action": None},
+        {"observation": SOUND, "action": SOUND, "mask": True}, {"observation": SOUND, "action": SOUND, "mask": 1},
         *({"observation": SOUND, "action": action} for action in (
             [], {}, "box", {"kind": None}, {"kind": 3}, {"kind": []}, {"kind": "box"}, {"kind": "box", "shape": 3},
             {"kind": "box", "shape": [-1]}, {"kind": "box", "shape": [2.0]}, {"kind": "box", "shape": [True]},
@@ -194,6 +207,21 @@ SOUND = {"kind": "box", "shape": [2]}
             {"kind": "discrete", "n": 2**40, "start": 0}, {"kind": "discrete", "n": 2, "start": 2**63},
             {"kind": "discrete", "n": 2, "start": 2**63 - 1}, {"kind": "discrete", "n": 2, "start": -(10**400)},
             {"kind": "discrete", "n": 2, "start": 0.5}, {"kind": "discrete", "n": "2", "start": 0},
+            {"kind": "multidiscrete", "n": [2], "start": [0]},
+            {"kind": "multidiscrete", "n": [], "start": [], "shape": []},
+            {"kind": "multidiscrete", "n": [2, 2], "start": [0], "shape": [2]},
+            {"kind": "multidiscrete", "n": [2, 2], "start": [0, 0], "shape": [3]},
+            {"kind": "multidiscrete", "n": [2, 0], "start": [0, 0], "shape": [2]},
+            {"kind": "multidiscrete", "n": [2**30] * 3, "start": [0] * 3, "shape": [3]},
+            {"kind": "multidiscrete", "n": 2, "start": 0, "shape": []},
+            {"kind": "multibinary", "shape": [2**16, 2**16]}, {"kind": "multibinary"},
+            {"kind": "dict"}, {"kind": "dict", "names": ["a"], "parts": []}, {"kind": "dict", "parts": [SOUND]},
+            {"kind": "dict", "names": ["a", "a"], "parts": [SOUND, SOUND]},
+            {"kind": "dict", "names": [1], "parts": [SOUND]},
+            {"kind": "dict", "names": ["a"], "parts": [None]}, {"kind": "tuple", "parts": []},
+            {"kind": "tuple", "parts": 3},
+            functools.reduce(lambda inner, _: {"kind": "tuple", "parts": [inner]}, range(17), SOUND),
+            {"kind": "tuple", "parts": [{"kind": "box", "shape": [2**30]}] * 2},
         )),
     ],
     ids=str,
@@ -203,11 +231,12 @@ def test_a_description_of_nothing_is_refused(described):
         read_spaces(described, "The file")
 
 
+KINDS = ["box", "discrete", "multidiscrete", "multibinary", "dict", "tuple"]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["box", "discrete", "kind", "n"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([*KINDS, "kind", "n"]),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["kind", "shape", "n", "start", "observation", "action"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["kind", "shape", "n", "start", "names", "parts"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
