@@ -185,6 +185,9 @@ def test_divergence_entropy_and_likelihood_by_enumeration(action, masked):
     entropies = []
     for i, (log_p, log_q) in enumerate(zip(*logs, strict=True)):
         possible = np.isfinite(log_p)
+        if masked:
+            allowed = np.split(rows[i, 4:], first_of_each(action.choices)[1:])
+            assert possible.sum() == np.prod([options.sum() for options in allowed])
         assert np.exp(log_p[possible]).sum() == pytest.approx(1)
         kl = (np.exp(log_p) * np.where(possible, log_p - np.where(possible, log_q, 0), 0)).sum()
         entropies.append(-(np.exp(log_p) * np.where(possible, log_p, 0)).sum())
