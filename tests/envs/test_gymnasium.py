@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from kemeny.envs.gymnasium import EnvironmentFault
+from kemeny.envs.gymnasium import EnvironmentFault, GymnasiumPool
 from kemeny.envs.pool import inspect, make_halves, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError, UserError
@@ -439,3 +439,35 @@ def test_rank_zero_boxes(make):
     if hasattr(pool, "env"):
         assert pool.env(1).took == 1.0
         assert np.shape(pool.env(1).took) == ()
+
+
+class CountsStarts(gymnasium.Env):
+    """Its observation is the number of its restarts: state that outlives `reset`."""
+
+    observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    starts = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.starts += 1
+        return np.array([self.starts], np.float32), {}
+
+    def step(self, action):
+        return np.array([self.starts], np.float32), 0.0, False, False, {}
+
+
+def test_looking_for_masks_leaves_no_trace_in_an_environment():
+    pool = GymnasiumPool(CountsStarts, 3, seed=0)
+    np.testing.assert_array_equal(pool.reset(np.arange(3))[:, 0], [1, 1, 1])
+
+
+def test_a_function_that_returns_the_same_environment_again_is_named_even_for_one():
+    same = CountsStarts()
+    with pytest.raises(UserError, match="the same environment twice"):
+        GymnasiumPool(lambda: same, 1, seed=0)
+
+
+def test_an_id_of_envpool_alone_is_said_to_be_that():
+    with pytest.raises(UserError, match="Gymnasium has no Taxi-v3, but EnvPool has"):
+        GymnasiumPool("Taxi-v3", 1, seed=0)

@@ -96,6 +96,8 @@ def _call(maker: Maker, env: Environment) -> Any:
 
 def _make_registered(env: str, env_kwargs: Mapping[str, Any]) -> gymnasium.Env:
     if env not in gymnasium.registry and ":" not in env:
+        if env in envpool_ids():
+            raise UserError(f"Gymnasium has no {env}, but EnvPool has: leave the backend at auto and workers at 0.")
         raise unknown(env)
     try:
         with warnings.catch_warnings(), _quiet_mujoco(env):
@@ -183,12 +185,7 @@ class Block:
         limit = None
         try:
             for _ in self._indices:
-                made, limit = self._make()
-                if any(made.unwrapped is other.unwrapped for other in self.envs):
-                    raise UserError(
-                        f"The function {self.name} returned the same environment twice, "
-                        "but it must return a new one at each call."
-                    )
+                made, limit = self._new()
                 self.envs.append(made)
             self.spec, self.observations, self.actions = understand(self.envs[0], self.name, limit)
             self._masks = self._find_masks()
@@ -239,8 +236,21 @@ class Block:
         for env in self.envs:
             close_quietly(env)
 
+    def _new(self) -> tuple[gymnasium.Env, int | None]:
+        """An environment that is none of those there are, and its time limit."""
+        made, limit = self._make()
+        if any(made.unwrapped is other.unwrapped for other in self.envs):
+            raise UserError(
+                f"The function {self.name} returned the same environment twice, "
+                "but it must return a new one at each call."
+            )
+        return made, limit
+
     def _find_masks(self) -> Masks | None:
-        """The masks of the environments; whether `info` has them is found by a restart before those of the run."""
+        """The masks of the environments; whether `info` has them is found by a restart of one that the run never sees.
+
+        So state that outlives a restart is the same in all environments of the run.
+        """
         if isinstance(self.actions.spec, Continuous):
             return None
         if has_method(self.envs[0]):
@@ -250,7 +260,10 @@ class Block:
                 if self._broken:
                     self._replace(0)
                 _, info = self.envs[0].reset(seed=FIRST_SEED)
+                self._replace(0)
                 return Masks(self.actions.spec, by_method=False) if has_key(info) else None
+            except UserError:
+                raise
             except RAISED as error:
                 self._note_or_raise(0, error, f"when it was restarted with seed {FIRST_SEED}")
         raise RunError(f"{self._faults[-1]} It has failed {TRIES} times in a row.")
@@ -269,7 +282,7 @@ class Block:
         """Make a new environment in place of one that failed, because the state of that one is unknown."""
         close_quietly(self.envs[place])
         try:
-            self.envs[place], _ = self._make()
+            self.envs[place], _ = self._new()
         except NotMade as error:
             raise _Wrong(f"could not be made again ({type_and_text(error.__cause__ or error)})") from error
         self._broken.discard(place)
