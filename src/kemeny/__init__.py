@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kemeny.criterion import Average, Discounted
     from kemeny.errors import RunError, UserError
     from kemeny.experience.acting import Policy
+    from kemeny.experience.check import Check, check
     from kemeny.experience.evaluation import Evaluation
     from kemeny.experience.settings import EvaluationProtocol
     from kemeny.experiments.plots import plot
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Average",
+    "Check",
     "Discounted",
     "Evaluation",
     "EvaluationProtocol",
@@ -37,6 +39,7 @@ __all__ = [
     "RunError",
     "Settings",
     "UserError",
+    "check",
     "evaluate",
     "export",
     "load_policy",
@@ -47,6 +50,7 @@ __all__ = [
 
 _HOMES = {
     "Average": "kemeny.criterion",
+    "Check": "kemeny.experience.check",
     "Discounted": "kemeny.criterion",
     "Evaluation": "kemeny.experience.evaluation",
     "EvaluationProtocol": "kemeny.experience.settings",
@@ -56,6 +60,7 @@ _HOMES = {
     "RunError": "kemeny.errors",
     "Settings": "kemeny.runs.settings",
     "UserError": "kemeny.errors",
+    "check": "kemeny.experience.check",
     "evaluate": "kemeny.runs.evaluation",
     "export": "kemeny.runs.export",
     "load_policy": "kemeny.runs.load",

@@ -15,6 +15,7 @@ from kemeny.errors import RunError, UserError
 EXIT_NO_READER, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 COMMANDS = {
     "train": "train a policy and leave a run directory",
+    "check": "step an environment: can it be trained on, and with what settings",
     "resume": "go on with a stopped or killed run",
     "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
     "export": "write a trained policy as ONNX or plain arrays",

@@ -141,6 +141,11 @@ def inspect_envpool(env: Environment, costs: Sequence[Cost]) -> Spec:
     return _understand(env, costs)[0]
 
 
+def info_keys(env: Environment) -> list[str]:
+    """Keys of `info` that are one number per environment."""
+    return list(_understand(env, ())[3])
+
+
 def refuse_options(env: Environment) -> None:
     """Refuse keyword arguments that are no options of an environment that EnvPool has, or not such values."""
     import envpool

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -387,6 +387,10 @@ class GymnasiumPool:
     def take_faults(self) -> list[str]:
         """What failed since the last call."""
         return self._block.take_faults()
+
+    def wrap(self, wrapper: Callable[[gymnasium.Env], gymnasium.Env]) -> None:
+        """Put a wrapper around each environment."""
+        self._block.envs[:] = map(wrapper, self._block.envs)
 
     def env(self, place: int) -> gymnasium.Env:
         """The Gymnasium environment at this place."""

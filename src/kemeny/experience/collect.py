@@ -17,7 +17,7 @@ from kemeny.envs.pool import DEFAULT_SIMULATION, Stateful, inspect, make_halves
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy
-from kemeny.experience.ends import charge
+from kemeny.experience.ends import charge, find_goals
 from kemeny.experience.settings import RESET_COST, Task
 from kemeny.experience.shard import LATEST_STARTS, Shard, Starts
 from kemeny.experience.source import Batch, numpy_policy
@@ -271,6 +271,7 @@ class Collector:
     def _charge_ends(self, batch: Rollout) -> None:
         """Falls cost, goals do not; the first goal is said."""
         ended = np.concatenate([shard.fell for shard in self.shards], 1)
+        self._tell_of_charged_goals(batch.signals[0], ended)
         goals = charge(batch.signals[0], ended, self.task.reset_cost)
         for shard, mine in zip(self.shards, np.split(ended & ~goals, [self.shards[0].pool.num_envs], 1), strict=False):
             shard.falls += int(mine.sum())
@@ -280,6 +281,16 @@ class Collector:
                 f"A trajectory ended with the reward {batch.signals[0][goals][0]:g}, far above the usual ones "
                 f"(mean {batch.signals[0][~ended].mean():.3g}): it is taken for a goal, which costs nothing. Other "
                 f"ends are falls and cost {RESET_COST:g}. If that is wrong, set --reset-cost: it is for every end."
+            )
+
+    def _tell_of_charged_goals(self, reward: np.ndarray, ended: np.ndarray) -> None:
+        """A reset cost that the user gave is for every end; if some look like goals, that is said once."""
+        if self.task.reset_cost and not self.goal_seen and ended.any() and (goals := find_goals(reward, ended)).any():
+            self.goal_seen = True
+            self.observer.say(
+                f"A trajectory ended with the reward {reward[goals][0]:g}, far above the usual ones, as if at a goal; "
+                f"it costs --reset-cost {self.task.reset_cost:g} like every end. If goals are to cost nothing, leave "
+                "--reset-cost out."
             )
 
     def _check(self, batch: Rollout) -> None:

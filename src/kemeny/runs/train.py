@@ -8,6 +8,7 @@ from kemeny.envs.names import Environment, EnvLike, as_environment
 from kemeny.envs.pool import inspect, why_not_envpool
 from kemeny.envs.trust import remember
 from kemeny.errors import UserError
+from kemeny.experience.check import known_beforehand
 from kemeny.machine import differences, keep_compiled, keep_cores, surroundings, xla_cores
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
@@ -99,8 +100,9 @@ def start(
     if config["env_is_id"]:
         remember(env)
     with run.locked():
-        if slower := why_not_envpool(env, settings.simulation.workers):
-            Observers(observers).say(slower)
+        slower = why_not_envpool(env, settings.simulation.workers)
+        for sentence in (*([slower] if slower else ()), *known_beforehand(spec, settings.task)):
+            Observers(observers).say(sentence)
         return go(run, env, settings, None, observers, callback)
 
 
