@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from kemeny.envs.envpool import EnvPoolPool
-from kemeny.envs.faults import usable
+from kemeny.envs.faults import LARGEST, usable
 from kemeny.envs.gymnasium import GymnasiumPool
 from kemeny.envs.names import Environment
 from kemeny.envs.pool import Pool, make_pool
@@ -138,7 +138,8 @@ def _walk(pool: Pool, rng: np.random.Generator, steps: int, seconds: float) -> d
     everyone = np.arange(pool.num_envs)
     began = time.perf_counter()
     observation = pool.reset(everyone)
-    first, varies, unusable = observation.copy(), np.zeros(observation.shape[1], bool), ""
+    first, varies = observation.copy(), np.zeros(observation.shape[1], bool)
+    unusable = "" if usable(observation).all() else _unusable("a start observation", 0)
     lengths, since = [], np.zeros(pool.num_envs, np.int64)
     columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     while len(columns) * pool.num_envs < steps and (time.perf_counter() - began < seconds or not columns):
@@ -148,8 +149,8 @@ def _walk(pool: Pool, rng: np.random.Generator, steps: int, seconds: float) -> d
         since += 1
         varies |= (step.observation != first[:1]).any(0) | (first != first[:1]).any(0)
         for what, numbers in (("an observation", step.observation), ("a reward", step.reward)):
-            if not usable(numbers).all():
-                unusable = f"{what} that is not finite, or beyond 1e15, at step {len(columns)}"
+            if not (unusable or usable(numbers).all()):
+                unusable = _unusable(what, len(columns))
         if unusable:
             break
         observation = step.observation.copy()
@@ -168,6 +169,10 @@ def _walk(pool: Pool, rng: np.random.Generator, steps: int, seconds: float) -> d
         "unusable": unusable,
         "seconds_per_step": spent / reward.size,
     }
+
+
+def _unusable(what: str, step: int) -> str:
+    return f"{what} that is not finite, or beyond {LARGEST:g}, at step {step}"
 
 
 class _Spy(gymnasium.Wrapper):
