@@ -20,6 +20,9 @@ from kemeny.errors import RunError, UserError
 from kemeny.tabular.chain import Chain
 from kemeny.tabular.mdp import MDP
 
+INFEASIBLE, NUMERICAL = 2, 4
+"""What `linprog` calls a programme without a solution, and one that HiGHS could not cope with."""
+
 VISITED = 1e-5
 """A state with a smaller share of the time than this, relative to the mean share of a state, counts as not visited.
 HiGHS may violate a constraint by 1e-7, so what it says about such a state may be noise."""
@@ -83,7 +86,7 @@ def linear_programme(mdp: MDP, limit: float | None = None) -> ProgrammeSolution:
         mdp = MDP(mdp.transitions, mdp.rewards, costs=mdp.costs, start=mdp.start, name=mdp.name)
     bound = None if limit is None else (mdp.signal("cost"), limit)
     result = optimise(mdp, mdp.rewards, bound)
-    if result.status == 2 and bound is not None:
+    if result.status == INFEASIBLE and bound is not None:
         raise out_of_reach(float(optimise(mdp, -bound[0], None).fun) / mdp.n_states, bound[1])
     if result.status != 0:
         raise RunError(f"The linear programme was not solved: {result.message}")
@@ -126,7 +129,11 @@ def optimise(mdp: MDP, objective: np.ndarray, bound: tuple[np.ndarray, float] | 
     equalities = sp.csr_array(sp.vstack([flow, np.ones((1, n * actions))]))
     right = np.concatenate([np.zeros(n), [n]])
     extra = {} if bound is None else {"A_ub": bound[0].T.reshape(1, -1), "b_ub": [n * bound[1]]}
-    return linprog(-objective.T.ravel(), A_eq=equalities, b_eq=right, bounds=(0, None), method="highs", **extra)
+    programme = {"A_eq": equalities, "b_eq": right, "bounds": (0, None), "method": "highs", **extra}
+    result = linprog(-objective.T.ravel(), **programme)
+    if result.status == NUMERICAL:  # its presolve gives up on some programmes that it solves without
+        result = linprog(-objective.T.ravel(), options={"presolve": False}, **programme)
+    return result
 
 
 def policy_of(mdp: MDP, x: np.ndarray) -> np.ndarray:
