@@ -12,4 +12,8 @@ def say_finished(run: "Run") -> None:
 
     for line in limits_in_last_evaluation(run):
         print(line)
-    print(f"Finished. Look at it with: kemeny evaluate {run.path}; kemeny plot {run.path} -o {run.path}/curve.png")
+    explore = " --explore" if run.config["settings"]["limit"] else ""  # limits are kept for the policy as it explores
+    print(
+        f"Finished. Look at it with: kemeny evaluate {run.path}{explore}; "
+        f"kemeny plot {run.path} -o {run.path}/curve.png"
+    )
