@@ -138,12 +138,12 @@ def test_what_is_counted():
 
 
 def test_suggestions():
-    assert check(Counter, **QUICK).suggestions == {}
+    assert check(Counter, **QUICK).suggestions == {"eval_max_steps": 1_000}
     falls = check(Falls, **QUICK)
     assert 0.1 <= falls.suggestions["reset_cost"] <= 2  # a hundred times what a step pays at most
     assert "reset_cost" not in check(Goal, **QUICK).suggestions
     limited = check(lambda: gymnasium.wrappers.TimeLimit(Walk(), 300), **QUICK)
-    assert limited.suggestions == {"cut": 300}
+    assert limited.suggestions == {"cut": 300, "eval_max_steps": 1_000}
     assert limited.facts["time_limit"] == 300
 
 

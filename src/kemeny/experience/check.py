@@ -12,6 +12,7 @@ import numpy as np
 from kemeny.envs.names import EnvLike, as_environment
 from kemeny.envs.pool import choose_backend, inspect, why_not_envpool
 from kemeny.experience.ends import find_goals
+from kemeny.experience.evaluation import HORIZONS
 from kemeny.experience.settings import RESET_COST, Task
 from kemeny.experience.trial import Trial, try_out
 from kemeny.machine import available_cores
@@ -209,6 +210,8 @@ def _suggestions(trial: Trial, backend: str) -> dict[str, Any]:
         found["cut"] = limit
     if backend == "vector":
         found["num_envs"] = VECTOR_ENVS
+    if backend == "gymnasium":  # evaluations of the default length would take as many steps as training
+        found["eval_max_steps"] = min(HORIZONS)
     if backend == "gymnasium" and trial.seconds_per_step > SLOW and available_cores() > 1:
         found["workers"] = available_cores()
     return found
