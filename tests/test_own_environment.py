@@ -143,6 +143,7 @@ def test_the_working_directory_hides_no_module(own, tmp_path):
         r"write queue\.py:make\.$",
     ):
         inspect("queue:make")
+    assert sys.path[-1] == str(tmp_path)
     assert longest_queue("queue.py:make") == 10
 
 

@@ -25,6 +25,18 @@ def fake_run(path, returns, costs=None, env="Walk-v0", rates=(), **changes):
     return Run.open(path)
 
 
+def test_other_arguments_of_the_environment_are_another_curve(tmp_path):
+    runs = []
+    for name, arguments in (("a", {"capacity": 10}), ("b", {"capacity": 20}), ("c", {"capacity": 20})):
+        runs.append(fake_run(tmp_path / name, [1.0], seed=len(runs)))
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "env_kwargs": arguments}))
+    assert {curve.name: len(curve.runs) for curve in _curves(runs)} == {
+        "ATRPO, env kwargs capacity = 10": 1,
+        "ATRPO, env kwargs capacity = 20": 2,
+    }
+
+
 def drawn(runs, tmp_path, monkeypatch):
     """Of each column of the picture: the panels, by the label of their axis, and the words of the legend."""
     columns = []

@@ -184,9 +184,11 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _history(run: Run) -> dict[str, Any]:
-    """What else than its settings tells a run from others: that it was extended, and what it began with."""
+    """What else than its settings tells a run from others: arguments of its environment, extensions, its beginning."""
     begun, extended = run.config.get("init_from"), run.config.get("extended") or ()
+    arguments = run.config.get("env_kwargs") or {}
     return {
+        "env_kwargs": ", ".join(f"{name} = {value}" for name, value in arguments.items()) or None,
         "extended": " and ".join(f"at {one['at']:,} from {one['before']:,}" for one in extended) or None,
         "init_from": None if begun is None else begun.get("path"),
     }
