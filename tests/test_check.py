@@ -137,7 +137,8 @@ def test_what_is_counted():
     assert check(SixValues, **QUICK).facts["costs"] == ["cost"]
 
 
-def test_suggestions():
+def test_suggestions(monkeypatch):
+    monkeypatch.setattr("kemeny.experience.check.SLOW", 1.0)  # however busy this machine is
     assert check(Counter, **QUICK).suggestions == {"eval_max_steps": 1_000}
     falls = check(Falls, **QUICK)
     assert 0.1 <= falls.suggestions["reset_cost"] <= 2  # a hundred times what a step pays at most
@@ -145,6 +146,10 @@ def test_suggestions():
     limited = check(lambda: gymnasium.wrappers.TimeLimit(Walk(), 300), **QUICK)
     assert limited.suggestions == {"cut": 300, "eval_max_steps": 1_000}
     assert limited.facts["time_limit"] == 300
+    monkeypatch.setattr("kemeny.experience.check.SLOW", 0.0)
+    monkeypatch.setattr("kemeny.experience.check.available_cores", lambda: 7)
+    assert check(Counter, **QUICK).suggestions["workers"] == 7
+    assert "workers" not in check("HalfCheetah-v3", **QUICK).suggestions
 
 
 def test_envpool_and_its_costs():
@@ -222,7 +227,7 @@ def test_on_the_command_line(capfd, monkeypatch, tmp_path):
     code, out, err = command(capfd, monkeypatch, "check", "checked_envs:make", "--steps", "100")
     assert code == 0, err
     assert out.startswith("checked_envs:make (Gymnasium)\n")
-    assert out.endswith("It can be trained: kemeny train checked_envs:make\n")
+    assert out.splitlines()[-1].startswith("It can be trained: kemeny train checked_envs:make --")
     assert len(out.splitlines()) < 50
     code, out, err = command(capfd, monkeypatch, "check", "checked_envs:nan", "--steps", "100", "--json")
     assert code == 2
