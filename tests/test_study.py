@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kemeny import cli
+from kemeny.envs.names import Environment
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.settings import RESET_COST, EvaluationProtocol
 from kemeny.runs import train as train_module
@@ -69,7 +70,7 @@ def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys, tiny_run):
     monkeypatch.setattr(train_module, "start", start)
     monkeypatch.setattr(sys, "argv", ["kemeny", *arm.command(arm.seeds[0])])
     cli.main()
-    assert started == [(arm.env, arm.settings(arm.seeds[0]))]
+    assert started == [(Environment(arm.env), arm.settings(arm.seeds[0]))]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["name"])

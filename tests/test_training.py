@@ -126,12 +126,15 @@ def test_resuming_a_finished_run_changes_nothing(tiny_run):
     assert (tiny_run.path / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_on_a_function_needs_it_again(tmp_path):
+def test_a_run_on_a_function_without_a_name_in_a_module_needs_it_again(tmp_path):
+    def make():
+        return Target()
+
     settings = {**TINY, "cut": 100}
-    run = kemeny.train(Target, out=tmp_path / "run", **settings)
+    run = kemeny.train(make, out=tmp_path / "run", **settings)
     with pytest.raises(UserError, match="env="):
         kemeny.resume(run.path)
-    assert kemeny.resume(run.path, env=Target).path == run.path
+    assert kemeny.resume(run.path, env=make).path == run.path
 
 
 CHANGED = {
