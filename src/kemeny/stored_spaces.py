@@ -12,6 +12,7 @@ MOST_DIMENSIONS = 32
 DEEPEST = 16
 """How deep Dict and Tuple spaces may be nested."""
 KINDS = {kind.kind: kind for kind in (Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple)}
+FIELDS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in KINDS.values()}
 
 
 def read_spaces(described: Any, where: object) -> Spaces:
@@ -34,8 +35,8 @@ def _read_space(described: Any, where: object, depth: int = 0) -> Space:
         raise Damaged(f"{where} does not say which observations and actions its policy has.")
     values = {name: value for name, value in described.items() if name != "kind"}
     kind = KINDS.get(described["kind"])
-    if kind is None or values.keys() > {field.name for field in dataclasses.fields(kind)}:
-        raise _unknown(where)
+    if kind is None or values.keys() > FIELDS[kind] or not values.keys() <= set().union(*FIELDS.values()):
+        raise _unknown(where)  # more than is known of this kind, or what is known of none
     space = _read_nested(kind, values, where, depth) if kind in (Dict, Tuple) else _read_leaf(kind, values)
     if space is None or not _is_size(space.size):
         raise _impossible(where)

@@ -257,6 +257,7 @@ def test_whatever_a_description_is_it_is_read_or_refused(observation, action):
         {"observation": SOUND, "action": {"kind": "tuple", "parts": [SOUND]}},
         {"observation": SOUND, "action": {**SOUND, "mask": True}},
         {"observation": {"kind": "discrete", "n": 2, "start": 0, "unit": "m"}, "action": SOUND},
+        {"observation": {"kind": "discrete", "n": 2, "first": 0}, "action": SOUND},
         {"observation": SOUND, "action": SOUND, "memory": True},
     ],
 )
