@@ -10,6 +10,7 @@ from kemeny.envs.camera import FPS, PIXELS, make_camera
 from kemeny.envs.pool import make_pool
 from kemeny.errors import UserError
 from tests.envs.toys import Counter
+from tests.envs.vectors import Carts
 
 ZERO = np.array([0])
 
@@ -51,6 +52,18 @@ def test_a_function_is_filmed_if_it_can_be():
         make_camera(lambda: Counter(), seed=0)
     with pytest.raises(UserError, match="cannot be filmed: ZeroDivisionError"):
         make_camera(lambda: 1 / 0, seed=0)
+
+
+def test_a_vector_environment_is_not_filmed(monkeypatch):
+    why = "cannot be filmed, because it is a vector environment: only a plain environment"
+    with pytest.raises(UserError, match=why):
+        make_camera(Carts, seed=0)
+    registered = gymnasium.envs.registration.EnvSpec("Both-v0", entry_point=Counter, vector_entry_point=Carts)
+    monkeypatch.setitem(gymnasium.registry, "Both-v0", registered)
+    make_camera("Both-v0", seed=0)  # its ordinary environment
+    registered.entry_point = None
+    with pytest.raises(UserError, match=f"Both-v0 {why}"):
+        make_camera("Both-v0", seed=0)
 
 
 def test_an_id_that_only_gymnasium_has_is_filmed(monkeypatch):

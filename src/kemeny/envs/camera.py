@@ -13,6 +13,7 @@ from kemeny.envs.names import Environment, EnvLike, as_environment, find, takes
 from kemeny.envs.pool import Pool, choose_backend
 from kemeny.envs.settings import Simulation
 from kemeny.envs.strangers import RAISED, text_of, type_and_text
+from kemeny.envs.vector import also_makes_one
 from kemeny.errors import RunError, UserError
 
 PIXELS = 480
@@ -51,8 +52,14 @@ def make_camera(env: EnvLike, *, seed: int) -> Camera:
     """
     _go_headless()
     env = as_environment(env)
-    if choose_backend(env, "auto", workers=0) == "envpool":
+    backend = choose_backend(env, "auto", workers=0)
+    if backend == "envpool":
         return _envpool_camera(env, seed)
+    if backend == "vector" and not also_makes_one(env):
+        raise UserError(
+            f"{env.name} cannot be filmed, because it is a vector environment: only a plain environment with "
+            'render_mode="rgb_array" can be.'
+        )
     return _gymnasium_camera(env, seed)
 
 

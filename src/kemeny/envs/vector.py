@@ -42,6 +42,12 @@ def makes_copies(env: EnvLike) -> bool:
     return registered.entry_point is None or _usable(found, json.dumps(env.kwargs, sort_keys=True))
 
 
+def also_makes_one(env: EnvLike) -> bool:
+    """Whether what makes many copies together is an id that has an ordinary environment too."""
+    found = find(as_environment(env))
+    return isinstance(found, str) and gymnasium.spec(found).entry_point is not None
+
+
 @cache
 def _usable(env: str, kwargs: str) -> bool:
     try:
