@@ -206,6 +206,38 @@ def test_a_rule_and_a_file_have_every_kind_of_space():
     np.testing.assert_array_equal(columns["action_0"], 12)
 
 
+class Switches(gymnasium.Env):
+    """Two choices, of which the first may not be made twice in a row; whoever does is paid nothing."""
+
+    def __init__(self):
+        self.observation_space, self.action_space = spaces.Discrete(2), spaces.MultiDiscrete([2, 3], start=[4, 0])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.previous = 0
+        return self.previous, {"action_mask": self.mask()}
+
+    def mask(self):
+        return np.array([self.previous != 0, self.previous != 1, 1, 1, 1], np.int8)
+
+    def step(self, action):
+        reward, self.previous = float(action[0] - 4 != self.previous), int(action[0] - 4)
+        return self.previous, reward, False, False, {"action_mask": self.mask()}
+
+
+def test_a_rule_sees_the_mask_and_must_keep_it():
+    def good(observation, mask):
+        assert mask.tolist() == [observation != 0, observation != 1, 1, 1, 1]
+        return [4 + int(mask[1]), 2]
+
+    result = kemeny.evaluate(good, env=Switches, trajectories=1, max_steps=6)
+    assert result.returns[6].tolist() == [6]
+    blind = lambda observation: [5 - observation, 2]  # noqa: E731
+    assert kemeny.evaluate(blind, env=Switches, trajectories=1, max_steps=6).returns[6].tolist() == [6]
+    with pytest.raises(UserError, match=r"returned \[5, 2\], which the action mask forbids in choice 0"):
+        kemeny.evaluate(lambda _: [5, 2], env=Switches, trajectories=1, max_steps=6)
+
+
 def bad_rule(observation):
     raise KeyError("level")
 

@@ -5,14 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from kemeny.envs.names import takes
 from kemeny.envs.strangers import RAISED, type_and_text
 from kemeny.errors import UserError
 from kemeny.naming import name_of
-from kemeny.spaces import Box, observation_of
+from kemeny.spaces import Box, first_of_each, observation_of
 from kemeny.spec import Continuous, Spec
 
-Rule = Callable[[Any], Any]
-"""From one observation, as the environment gives it, to one action, as the environment takes it."""
+Rule = Callable[..., Any]
+"""From one observation, as the environment gives it, to one action, as the environment takes it.
+
+If the environment has masks and the rule a parameter `mask`, it also gets which actions are allowed, as ones and zeros.
+"""
 
 
 class RulePolicy:
@@ -20,6 +24,7 @@ class RulePolicy:
 
     def __init__(self, rule: Rule, spec: Spec) -> None:
         self._rule, self._name, self._spec = rule, name_of(rule), spec
+        self._sees_mask = spec.mask > 0 and takes(rule, "mask")
 
     def head(self, observation: np.ndarray) -> np.ndarray:
         """Actions for rows of observations, in the unit in which pools take them."""
@@ -30,11 +35,27 @@ class RulePolicy:
         return head
 
     def _act(self, row: np.ndarray) -> np.ndarray:
+        mask = row[self._spec.features :].astype(np.int8)
+        seen = {"mask": mask.copy()} if self._sees_mask else {}
         try:
-            action = self._rule(observation_of(self._spec.spaces.observation, row))
+            given = self._rule(observation_of(self._spec.spaces.observation, row), **seen)
         except RAISED as error:
             raise UserError(f"The rule {self._name} raised {type_and_text(error)}.") from error
-        return self._checked(action)
+        action = self._checked(given)
+        if mask.size:
+            self._refuse_forbidden(given, action, mask)
+        return action
+
+    def _refuse_forbidden(self, given: Any, action: np.ndarray, mask: np.ndarray) -> None:
+        assert not isinstance(self._spec.action, Continuous), "what is not chosen cannot be masked"
+        forbidden = np.flatnonzero(mask[first_of_each(self._spec.action.choices) + action.reshape(-1)] == 0)
+        if forbidden.size:
+            several = len(self._spec.action.choices) > 1
+            of = f" in choice {forbidden[0]} (counted from 0)" if several else ""
+            raise UserError(
+                f"The rule {self._name} returned {given!r}, which the action mask forbids{of}: a rule with a "
+                "parameter mask gets the mask, and can keep to it."
+            )
 
     def _checked(self, given: Any) -> np.ndarray:
         """The action as a pool takes it, or a `UserError`."""
