@@ -176,18 +176,19 @@ class Broken(Carts):
 class Doors(gymnasium.Env):
     """Three doors, of which one is locked at each step; whoever opens that one breaks the environment."""
 
-    def __init__(self, ends_at=5, by_method=False):
+    def __init__(self, ends_at=5, by_method=False, last="missing"):
+        """`last` is what becomes of the last mask: "missing" (in `info`), "known" or "nothing" (is allowed)."""
         self.observation_space, self.action_space = spaces.Box(0.0, 100.0, (1,), np.float64), spaces.Discrete(3)
-        self.ends_at, self.by_method = ends_at, by_method
+        self.ends_at, self.by_method, self.last = ends_at, by_method, last
         if by_method:
             self.action_masks = self.mask
 
     def mask(self):
-        return np.arange(3) != (self.number + self.steps) % 3
+        nothing = self.last == "nothing" and self.steps == self.ends_at
+        return np.arange(3) != (self.number + self.steps) % 3 if not nothing else np.zeros(3, bool)
 
     def answer(self):
-        """At the end there is no mask."""
-        hidden = self.by_method or self.steps == self.ends_at
+        hidden = self.by_method or (self.last == "missing" and self.steps == self.ends_at)
         return np.array([10.0 * self.number + self.steps]), {} if hidden else {"action_mask": self.mask()}
 
     def reset(self, *, seed=None, options=None):
@@ -199,7 +200,8 @@ class Doors(gymnasium.Env):
         assert self.mask()[action], "a locked door"
         self.steps += 1
         observation, info = self.answer()
-        return observation, float(action), self.steps == self.ends_at, False, info
+        ended = self.steps == self.ends_at
+        return observation, float(action), ended and self.number % 2 == 0, ended and self.number % 2 == 1, info
 
 
 class ManyDoors(gymnasium.vector.VectorEnv):

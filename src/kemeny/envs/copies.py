@@ -21,7 +21,7 @@ from kemeny.envs.pool import Step
 from kemeny.envs.spaces import understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.envs.vector_info import FINAL_OBS, VectorInfo, read_costs
-from kemeny.envs.vector_masks import VectorMasks, has_masks
+from kemeny.envs.vector_masks import VectorMasks, has_masks, put_in_info
 from kemeny.errors import Damaged, RunError, UserError
 from kemeny.spaces import BadMask, Misfit, read_rows
 from kemeny.spec import Continuous, Spec, vector
@@ -110,11 +110,10 @@ class Copies:
         truncated = self._column(values[3], "truncations").astype(bool)
         self._over = terminated | truncated
         self._fresh = self._over & (self._mode is AutoresetMode.SAME_STEP)
-        observation = self._masked(observation, values[4], ~self._over | self._fresh, self._over)
+        observation = self._masked(observation, values[4], ~self._over | self._fresh, self._over & ~self._fresh)
         if np.count_nonzero(self._fresh):
             self._start[self._fresh] = observation[self._fresh]
-            observation[self._fresh] = 1.0  # the mask of a last observation allows everything
-            observation[self._fresh, : self.spec.features] = self._last_rows(values[4])
+            observation[self._fresh] = self._last_masked(self._last_rows(values[4]), values[4])
         costs = np.empty((self.num_envs, 0))
         if self._costs:
             info = VectorInfo(values[4], self._fresh, self.name)
@@ -206,6 +205,7 @@ class Copies:
         """The masks of the copies; whether `info` has them is found by a restart before those of the run."""
         if isinstance(self.actions.spec, Continuous):
             return None
+        put_in_info(self.env)
         _, info = self._call_reset(seed=0)
         return VectorMasks(self.env, self.actions.spec) if has_masks(self.env, info) else None
 
@@ -213,7 +213,7 @@ class Copies:
         return np.ones((self.num_envs, 0)) if self._masks is None else self._masks.allowed
 
     def _masked(self, rows: np.ndarray, info: Any, known: np.ndarray, ended: np.ndarray | None = None) -> np.ndarray:
-        """Rows and their masks behind them; `known` are the copies whose masks must have come now."""
+        """Rows and their masks behind them; `known` are the copies whose masks must have come now, `ended` may have."""
         try:
             if self._masks is not None:
                 self._masks.update(info, known, ended)
@@ -221,8 +221,22 @@ class Copies:
             if not isinstance(self.actions.spec, Continuous) and has_key(info):
                 raise BadMask("did not come with its first observation, though one must come with every observation")
         except BadMask as bad:
-            raise RunError(f"The vector environment {self.name} has a wrong action mask: it {bad}.") from bad
+            raise self._wrong_mask(bad) from bad
         return rows
+
+    def _last_masked(self, rows: np.ndarray, info: Any) -> np.ndarray:
+        """Last rows of the copies that restarted within this step, and their masks behind them."""
+        try:
+            return (
+                rows
+                if self._masks is None
+                else np.concatenate([rows, self._masks.before_restart(info, self._fresh)], 1)
+            )
+        except BadMask as bad:
+            raise self._wrong_mask(bad) from bad
+
+    def _wrong_mask(self, bad: BadMask) -> RunError:
+        return RunError(f"The vector environment {self.name} has a wrong action mask: it {bad}.")
 
     def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
         """What a method of the environment returns."""

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from kemeny.envs.masks import KEY, METHOD, has_key, has_method
-from kemeny.spaces import BadMask, Choices, read_mask
+from kemeny.envs.vector_info import FINAL_INFO
+from kemeny.spaces import BadMask, Choices, first_of_each, read_mask
 
 
 class VectorMasks:
@@ -20,19 +22,59 @@ class VectorMasks:
         """1 for every option that is allowed, also for copies of which no mask is known."""
 
     def update(self, info: Any, begun: np.ndarray, ended: np.ndarray | None = None) -> None:
-        """Note the masks of the copies that `begun` names; those that ended may take any action, for none is taken."""
-        if ended is not None:
-            self.allowed[ended] = 1.0
-        given = self._ask() if self._ask is not None else info.get(KEY) if isinstance(info, Mapping) else None
-        if not np.count_nonzero(begun):
-            return
-        known = info.get(f"_{KEY}") if isinstance(info, Mapping) and self._ask is None else None
-        if given is None or (known is not None and not np.asarray(known, bool)[begun].all()):
-            raise BadMask("is missing, though one must come with every observation")
+        """Note the masks of the copies that `begun` names, which must be there, and of those that ended."""
+        rows, known = self._read(info, self._ask)
+        if np.count_nonzero(begun):
+            if not known[begun].all():
+                raise BadMask("is missing, though one must come with every observation")
+            self.allowed[begun] = read_mask(rows[begun], self._action)
+        if ended is not None and np.count_nonzero(ended):
+            self.allowed[ended] = self._last(rows, known, ended)
+
+    def before_restart(self, info: Any, restarted: np.ndarray) -> np.ndarray:
+        """The last masks of copies that ended and restarted within the same step, from the `info` of that step."""
+        rows, known = self._read(info.get(FINAL_INFO) if isinstance(info, Mapping) else None, None)
+        return self._last(rows, known, restarted)
+
+    def _read(self, info: Any, ask: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Masks as they are given, and which copies have one."""
+        entries = info if isinstance(info, Mapping) else {}
+        given = entries.get(KEY) if ask is None else ask()
+        if given is None:
+            return self.allowed, np.zeros(len(self.allowed), bool)
         rows = np.asarray(given)
         if rows.shape != self.allowed.shape:
             raise BadMask(f"has shape {rows.shape}, but there must be one row of {self._action.outputs} for each copy")
-        self.allowed[begun] = read_mask(rows[begun], self._action)
+        known = entries.get(f"_{KEY}") if ask is None else None
+        return rows, np.ones(len(rows), bool) if known is None else np.asarray(known, bool)
+
+    def _last(self, rows: np.ndarray, known: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Masks of copies that ended; all ones, as in `Masks.read`, if one is missing or forbids everything."""
+        rows = np.where(known[ended, None], rows[ended], 1)
+        left = np.logical_or.reduceat(rows == 1, first_of_each(self._action.choices), axis=1).all(1, keepdims=True)
+        return read_mask(np.where(~left & (rows == 0), 1, rows), self._action)
+
+
+class MaskInInfo(gymnasium.Wrapper):
+    """Puts what `action_masks()` returns into `info`.
+
+    So the mask of a last state is known even if the environment is restarted before anybody else can ask.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Restart the environment."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, self._with_mask(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One step of the environment."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, self._with_mask(info)
+
+    def _with_mask(self, info: dict[str, Any]) -> dict[str, Any]:
+        given = self.env.get_wrapper_attr(METHOD)()
+        others = {key: value for key, value in info.items() if key != KEY}
+        return others if given is None else {**others, KEY: np.asarray(given)}
 
 
 def has_masks(env: VectorEnv, info: Any) -> bool:
@@ -40,11 +82,14 @@ def has_masks(env: VectorEnv, info: Any) -> bool:
     return has_key(info) or _method(env) is not None
 
 
+def put_in_info(env: VectorEnv) -> None:
+    """Let each copy of a `SyncVectorEnv` that has `action_masks()` give its mask in `info`."""
+    base = env.unwrapped
+    if isinstance(base, SyncVectorEnv) and _method(env) is None:
+        base.envs = [MaskInInfo(one) if has_method(one) else one for one in base.envs]
+
+
 def _method(env: VectorEnv) -> Any:
     """What tells the masks of all copies, if it is not `info`."""
-    method, base = getattr(env, METHOD, None), env.unwrapped
-    if callable(method):
-        return method
-    if isinstance(base, SyncVectorEnv) and has_method(base.envs[0]):
-        return lambda: np.array(base.call(METHOD))
-    return None
+    method = getattr(env, METHOD, None)
+    return method if callable(method) else None
