@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -128,6 +129,34 @@ def test_a_run_is_not_shortened(run, steps):
     before = (run.path / "config.json").read_bytes()
     with pytest.raises(UserError, match=rf"has done 400 of 400 steps; --steps {steps} would shorten it"):
         kemeny.resume(run.path, steps=steps)
+    assert (run.path / "config.json").read_bytes() == before
+
+
+def test_too_many_steps_can_be_taken_back(run):
+    class Stopped(kemeny.Observer):
+        def begin(self, phase, *about):
+            if phase == "collect":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kemeny.resume(run.path, steps=10**9, observers=[Stopped()])
+    assert kemeny.Run(run.path).config["settings"]["steps"] == 10**9
+    assert kemeny.resume(run.path, steps=800).steps == 800
+
+
+def test_a_run_whose_environment_cannot_be_made_is_not_extended(tmp_path, monkeypatch):
+    class Gone:
+        works = True
+
+    def make():
+        if not Gone.works:
+            raise OSError("the simulator is gone")
+        return gymnasium.make("CartPole-v1")
+
+    run = kemeny.train(make, out=tmp_path / "own", **SETTINGS)
+    before, Gone.works = (run.path / "config.json").read_bytes(), False
+    with pytest.raises(UserError, match="the simulator is gone"):
+        kemeny.resume(run.path, env=make, steps=800)
     assert (run.path / "config.json").read_bytes() == before
 
 

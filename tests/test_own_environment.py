@@ -1,6 +1,7 @@
 """An environment in a file of the user's: named, made, trained on, and found again by whoever may run its code."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,12 @@ def test_the_working_directory_hides_no_module(own, tmp_path):
         r"write queue\.py:make\.$",
     ):
         inspect("queue:make")
+    with pytest.raises(
+        UserError, match=r"is a class, but no gymnasium\.Env: it is not the file .* write queue\.py:Queue\.$"
+    ):
+        inspect("queue:Queue")
+    assert str(tmp_path) not in sys.path
+    inspect(f"{own}:make")
     assert sys.path[-1] == str(tmp_path)
     assert longest_queue("queue.py:make") == 10
 
@@ -282,6 +289,41 @@ def test_only_what_was_trusted_is_trusted(own, stranger, tmp_path):
     for other in (env.with_kwargs(capacity=4), as_environment(f"{own}:np.load", {"file": "x"})):
         with pytest.raises(UserError, match="add --trust"):
             refuse_strangers(other, "run", trust=False)
+
+
+@pytest.mark.parametrize("name", ["__main__:__builtins__.__import__", "__main__:os.system", "this:CartPole-v1"])
+def test_no_module_runs_unasked(name, own, stranger):
+    """`__main__` has no spec; `this` is installed, but not for environments, and prints a poem."""
+    with pytest.raises(UserError, match="add --trust"):
+        refuse_strangers(as_environment(name, {"name": own}), "run", trust=False)
+    assert own not in sys.modules
+    assert "this" not in sys.modules
+
+
+def test_what_python_keeps_for_itself_makes_no_environment(own):
+    with pytest.raises(UserError, match="cannot be found"):
+        find(Environment(f"{own}:__builtins__.open"))
+
+
+def test_asking_about_trust_leaves_the_path_as_it_was(own):
+    """Else a file beside a stranger's run could stand in for a package that is not installed."""
+    before = list(sys.path)
+    for name in ("gymnasium.envs.classic_control:CartPoleEnv", f"{own}:make"):
+        foreign_code(Environment(name))
+    assert sys.path == before
+    find(Environment("gymnasium.envs.classic_control:CartPoleEnv"))
+    assert sys.path == before
+
+
+def test_a_file_that_is_not_there_is_nobodys(own):
+    assert foreign_code(Environment("nowhere.py:make")) is None
+
+
+def test_an_edited_file_is_read_again(own, tmp_path):
+    for capacity in (3, 5):
+        (tmp_path / "edited.py").write_text(f"from {own} import Queue\ndef make(): return Queue({capacity})\n")
+        os.utime(tmp_path / "edited.py", (capacity, capacity))
+        assert find(Environment("edited.py:make"))().capacity == capacity
 
 
 def test_a_namespace_package_half_of_which_is_here_is_not_installed(own, tmp_path, monkeypatch):

@@ -162,18 +162,18 @@ def find(env: Environment) -> "str | Maker":
         return registered
     found = _attribute(module, code.thing)
     if found is not None:
-        return _checked_maker(found, env.name)
+        return _checked_maker(found, env.name, _other_file(module, code))
     if _has_versions(code.thing):
         return registered
     raise _nothing_there(module, code, env.name)
 
 
-def _checked_maker(found: Any, name: str) -> Maker:
+def _checked_maker(found: Any, name: str, other_file: str) -> Maker:
+    """What was found, if it can make an environment; `other_file` is said if the user may have meant that."""
     if isinstance(found, type):
         if not issubclass(found, gymnasium.Env | gymnasium.vector.VectorEnv):
-            raise UserError(
-                f"{name} is a class, but no gymnasium.Env: name a class that is, or a function that makes one."
-            )
+            what = other_file or "name a class that is, or a function that makes one."
+            raise UserError(f"{name} is a class, but no gymnasium.Env: {what}")
     elif isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise UserError(f"{name} is an environment that was made already: name a function that makes a new one.")
     elif not callable(found):
@@ -225,8 +225,13 @@ def _append(folder: str) -> None:
 
 
 def _import_module(module: str, env: str) -> ModuleType:
-    look_here()
+    """The module; the working directory is looked into, and stays on the path, only if it is found nowhere else."""
     importlib.invalidate_caches()  # the file may be younger than what Python has seen of its folder
+    try:
+        with _telling_what_is_raised(module, env):
+            return importlib.import_module(module)
+    except ModuleNotFoundError:
+        look_here()
     try:
         with _telling_what_is_raised(module, env):
             return importlib.import_module(module)
@@ -244,7 +249,9 @@ def _import_file(path: str, env: str) -> ModuleType:
             f"{env} needs the file {path}, which does not exist: name it as seen from this directory, or go to the "
             "directory from which it was named."
         )
-    name = f"{Path(place).stem}_{hashlib.sha256(place.encode()).hexdigest()[:12]}"  # hides no module of its own name
+    # Hides no module of its own name; a file that was edited is another module.
+    version = f"{place}\0{os.stat(place).st_mtime_ns}"
+    name = f"{Path(place).stem}_{hashlib.sha256(version.encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     look_here()
@@ -281,10 +288,10 @@ def _raises(home: str, env: str, error: BaseException) -> UserError:
 
 
 def _attribute(module: ModuleType, path: str) -> Any:
-    """What a dotted path leads to; None if to nothing."""
+    """What a dotted path leads to; None if to nothing, or by way of what Python keeps for itself (`__builtins__`)."""
     found: Any = module
     for part in path.split("."):
-        found = getattr(found, part, None) if part.isidentifier() else None
+        found = getattr(found, part, None) if part.isidentifier() and not part.startswith("__") else None
     return found
 
 
@@ -302,10 +309,16 @@ def _nothing_there(module: ModuleType, code: Code, env: str) -> UserError:
     ]
     close = difflib.get_close_matches(code.thing, there, 3) or there[:5]
     hint = f"did you mean {' or '.join(close)}?" if close else "it has none at all."
-    beside = os.path.abspath(f"{code.home}.py")
-    if not code.is_file and os.path.isfile(beside) and os.path.abspath(module.__file__ or "") != beside:
-        hint = f"it is not the file in this directory: for that, write {code.home}.py:{code.thing}."
+    hint = _other_file(module, code) or hint
     return UserError(f"{env} cannot be found: {code.home} has no function, class or id {code.thing!r}; {hint}")
+
+
+def _other_file(module: ModuleType, code: Code) -> str:
+    """What to write for the file in this directory that has the name of the module, if that is another one."""
+    beside = os.path.abspath(f"{code.home}.py")
+    if code.is_file or not os.path.isfile(beside) or os.path.abspath(module.__file__ or "") == beside:
+        return ""
+    return f"it is not the file in this directory: for that, write {code.home}.py:{code.thing}."
 
 
 @cache

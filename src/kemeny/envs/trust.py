@@ -1,20 +1,23 @@
 """Whose code a run may import: a stranger's run names its environment, and making that can run any code.
 
-An id of EnvPool, of Gymnasium or of an installed package is harmless, and so is a class of an installed package that is
-an environment. Everything else (a file, a module in the working directory, any function, for instance `os:system`) is
-made only if this user has trained on exactly that before, or says so now.
+An id of EnvPool or of Gymnasium is harmless. So are the ids and the classes of environments of Gymnasium itself, and of
+installed packages that Gymnasium loads as its plugins. Everything else (a file, a module in the working directory, any
+other module, any function, for instance `os:system`) is imported only if this user has trained on exactly that before,
+or says so now.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import os
 import site
 import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import gymnasium
 
-from kemeny.envs.names import Code, Environment, find, look_here
+from kemeny.envs.names import Code, Environment, find
 from kemeny.errors import UserError
 from kemeny.machine import cache_folder
 
@@ -55,32 +58,39 @@ def remember(env: Environment) -> None:
 
 
 def foreign_code(env: Environment) -> Path | None:
-    """The file whose code runs if the environment is made from its name; None if that is harmless or finds nothing."""
+    """Whose code runs if the environment is made from its name; None if that is harmless, or there is no such code."""
     code = Code.named(env.name)
     if code is None:
         return None
     if code.is_file:
-        return Path(os.path.abspath(code.home))
-    places = _places(code.home)
-    foreign = [place for place in places if not _is_installed(place)]
-    if foreign:
-        return foreign[0]
-    return None if not places or _makes_environments_only(env) else places[0]
+        place = Path(os.path.abspath(code.home))
+        return place if place.is_file() else None  # what is missing is said when it is imported
+    package = code.home.partition(".")[0]
+    places = _places(package)
+    if not places:
+        return None
+    harmless = package in _plugins() and all(map(_is_installed, places)) and _makes_environments_only(env)
+    return None if harmless else places[0]
 
 
-def _places(module: str) -> list[Path]:
-    """The file of a module's outermost package, or its folders, found without importing anything."""
-    look_here()
+def _places(package: str) -> list[Path]:
+    """The file of a package or its folders; empty if there is none. Nothing is imported, and no path is changed."""
     importlib.invalidate_caches()
     try:
-        spec = importlib.util.find_spec(module.partition(".")[0])
-    except (ImportError, ValueError):  # what it says is said when it is imported
-        return []
+        spec = importlib.util.find_spec(package) or PathFinder.find_spec(package, [os.getcwd()])
+    except (ImportError, ValueError):  # such as __main__, which has none: nobody can say what its code is
+        return [Path(package)]
     if spec is None:
         return []
     if spec.has_location and spec.origin:
         return [Path(spec.origin)]
-    return [Path(folder) for folder in spec.submodule_search_locations or ("Python itself",)]
+    return [Path(folder) for folder in spec.submodule_search_locations or (package,)]
+
+
+def _plugins() -> set[str]:
+    """The packages whose environments Gymnasium loads by itself, and Gymnasium."""
+    found = importlib.metadata.entry_points(group="gymnasium.envs")
+    return {"gymnasium", *(entry.module.partition(".")[0] for entry in found)}
 
 
 def _is_installed(place: Path) -> bool:
@@ -89,7 +99,7 @@ def _is_installed(place: Path) -> bool:
     homes = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     homes += [*site.getsitepackages(), site.getusersitepackages()]
     homes.append(str(Path(gymnasium.__file__).parents[1]))  # where Kemeny's own dependencies are, if elsewhere
-    return not place.is_absolute() or any(place.is_relative_to(home) for home in homes)
+    return any(place.is_relative_to(home) for home in homes)
 
 
 def _makes_environments_only(env: Environment) -> bool:

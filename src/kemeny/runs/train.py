@@ -161,6 +161,7 @@ def _resume(
         keep_compiled(keep_cores(config.get("cores"), say))
         saved = run.to_resume(say)
         if steps is not None:
+            inspect(env, costs=settings.cost, simulation=settings.simulation)  # before config.json is changed
             settings = _extended(run, settings, saved, steps, observers)
         if saved is None:
             say(f"{path} has no checkpoint yet: starting from the beginning.")
@@ -179,10 +180,10 @@ def _extended(
     done = 0 if saved is None else saved.facts["steps"]
     if saved is not None and saved.facts.get("finished"):
         return settings
-    if longer.steps < settings.steps:
+    if longer.steps < done or (longer.steps != settings.steps and longer.iterations * settings.batch_size <= done):
         raise UserError(
             f"{run.path} has done {done:,} of {settings.steps:,} steps; --steps {longer.steps} would shorten it. "
-            "Give more steps in all than it has, or none to go on as it is."
+            "Give more steps in all than it has done, or none to go on as it is."
         )
     if longer.iterations == settings.iterations:
         return settings
