@@ -1,6 +1,7 @@
 """The long run from environments: trajectories that go on, rules, files and pictures, from Python and the shell."""
 
 import csv
+import dataclasses
 import functools
 import json
 
@@ -16,6 +17,7 @@ from kemeny.experience.evaluate import evaluate as run_protocol
 from kemeny.experience.settings import EvaluationProtocol, LongRunProtocol
 from kemeny.tabular import zoo
 from kemeny.tabular.environment import MDPEnv
+from tests.conftest import TINY
 from tests.probes import Walk, policy_for
 from tests.test_cli import command as command
 from tests.test_layers import loaded_after
@@ -257,7 +259,13 @@ def bad_rule(observation):
         ({"policy": lambda _: 0, "env": Crane, "trajectories": 0}, "trajectories is 0; it must be at least 1"),
         ({"policy": lambda _: 0, "env": Crane, "max_steps": 0}, "max_steps is 0"),
         ({"policy": lambda _: 0, "env": Crane, "precision": 0.0}, "precision is 0.0; it must be above 0"),
-        ({"policy": lambda _: 0, "env": Crane, "precision": 0.1, "returns_only": True}, "leave out either"),
+        *(
+            (
+                {"policy": lambda _: 0, "env": Crane, "returns_only": True, name: 1},
+                f"with returns_only.*leave out {name}",
+            )
+            for name in ("precision", "warm_up", "reset_cost")
+        ),
         ({"policy": lambda _: [0.0, 200.0], "env": Crane, "warm_up": 10, "max_steps": 10}, "warm-up is 10 steps"),
         ({"policy": lambda _: [0.0, 200.0], "env": Crane, "max_steps": 2_000_000_000}, "GB: ask for fewer"),
     ],
@@ -353,3 +361,143 @@ def test_bad_flags_get_a_sentence_before_any_work(flags, why, command, tiny_run,
     assert why in err
     assert err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder.png"]
+
+
+class Pays(Walk):
+    """Pays its capacity at each step."""
+
+    def __init__(self, capacity=5):
+        super().__init__()
+        self.capacity = capacity
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, float(self.capacity), *rest
+
+
+def load(observation, action, reward, info):
+    """A cost: as much as the reward, and a half."""
+    return reward + 0.5
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory):
+    """A run that no module has: its environment is a function with arguments, and its cost is a function."""
+    return kemeny.train(
+        lambda capacity=5: Pays(capacity),
+        env_kwargs={"capacity": 100},
+        out=tmp_path_factory.mktemp("runs") / "own",
+        algorithm="acpo",
+        cost=(load,),
+        limit=(1_000.0,),
+        steps=40,
+        num_envs=2,
+        batch_size=40,
+        hidden=(4,),
+        eval_max_steps=5,
+        eval_trajectories=1,
+        critic_epochs=1,
+    )
+
+
+def test_an_environment_given_again_is_made_with_the_arguments_of_the_run(own_run):
+    evaluate = functools.partial(kemeny.evaluate, own_run, env=Pays, trajectories=1, max_steps=4, costs=(load,))
+    assert evaluate().returns[4] == [400]
+    assert evaluate(env_kwargs={}).returns[4] == [20]
+    assert evaluate(env_kwargs={"capacity": 7}).returns[4] == [28]
+
+
+def test_a_cost_function_given_again_takes_its_place(own_run):
+    evaluate = functools.partial(kemeny.evaluate, own_run, env=Pays, trajectories=1, max_steps=4)
+    result = evaluate(costs=("cost", load))
+    np.testing.assert_array_equal(result.average_costs, [[100.5, 2.5]])
+    (verdict,) = result.limits
+    assert (verdict.average, verdict.limit, verdict.kept) == (100.5, 1_000, True)
+    for costs in ((), ("cost", lambda *_: 0.0)):
+        with pytest.raises(UserError, match=r"trained with the cost .*:load\(\): pass it as .*costs="):
+            evaluate(costs=costs)
+
+
+@pytest.fixture(scope="module")
+def episodic_run(tmp_path_factory):
+    """A run without a long run."""
+    path = tmp_path_factory.mktemp("runs") / "episodic"
+    return kemeny.train("InvertedPendulum-v5", out=path, algorithm="trpo", episodic=True, **{**TINY, "steps": 200})
+
+
+@pytest.mark.parametrize("name", ["precision", "warm_up", "reset_cost"])
+def test_an_episodic_run_takes_no_setting_of_the_long_run(name, episodic_run):
+    with pytest.raises(UserError, match=f"no long run of an episodic run, .*: leave out {name}."):
+        kemeny.evaluate(episodic_run, trajectories=1, max_steps=4, **{name: 1})
+
+
+def test_a_checkpoint_is_found_from_inside_its_run(tiny_run, tmp_path, monkeypatch):
+    path = tiny_run.path / "checkpoints" / "step-000000000400"
+    outside = kemeny.evaluate(path, trajectories=1, max_steps=8)
+    for here, name in ((path.parent, path.name), (path, "."), (tiny_run.path, f"checkpoints/{path.name}")):
+        monkeypatch.chdir(here)
+        assert kemeny.evaluate(name, trajectories=1, max_steps=8).record() == outside.record()
+    monkeypatch.chdir(path.parent)
+    run = kemeny.train("InvertedPendulum-v5", out=tmp_path / "next", init_from=path.name, **{**TINY, "steps": 200})
+    assert run.config["init_from"]["steps"] == 400
+    exported = np.load(kemeny.export(path.name, tmp_path / "policy.npz"))
+    assert json.loads(str(exported["description"]))["environment"] == "InvertedPendulum-v5"
+
+
+class Waits(Walk):
+    """Costs whose names look like markup and like an emoji."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {"wait[s]": 1.0, "wait[/s]": 2.0, ":car:": 3.0}
+
+
+def test_names_are_shown_as_they_are():
+    costs = ("wait[s]", "wait[/s]", ":car:")
+    result = kemeny.evaluate(lambda _: [0.0], env=Waits, trajectories=1, max_steps=4, costs=costs)
+    shown = str(dataclasses.replace(result, about="[bold]task[/x]"))
+    assert shown.startswith("[bold]task[/x]\n")
+    for name in costs:
+        assert shown.count(f" {name} per step ") == 2  # in the returns and in the long run
+
+
+def test_costs_of_the_same_name_have_a_row_and_a_column_each():
+    costs = (load, functools.partial(load))
+    result = kemeny.evaluate(lambda _: [0.0], env=Walk, trajectories=1, max_steps=4, costs=costs, keep_trajectory=True)
+    assert str(result).count(":load per step ") == 4
+    assert list(result.trajectory.cost_columns) == [f"cost_{__name__}:load", f"cost_{__name__}:load (2)"]
+
+
+class Alike(Walk):
+    """Two parts of the observation whose columns would have one name."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "a_0": spaces.Discrete(3)})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action):
+        return self._seen(), *super().step(action)[1:]
+
+    def _seen(self):
+        return {"a": np.array([0.25, 0.5], np.float32), "a_0": 2}
+
+
+def test_no_column_of_a_trajectory_is_lost(tmp_path):
+    result = kemeny.evaluate(lambda _: [0.0], env=Alike, trajectories=1, max_steps=2, keep_trajectory=True)
+    result.trajectory.write(tmp_path / "t.csv")
+    with open(tmp_path / "t.csv", newline="") as file:
+        header, first, _ = csv.reader(file)
+    assert header[1:4] == ["observation_a_0", "observation_a_1", "observation_a_0 (2)"]
+    assert first[1:4] == ["0.25", "0.5", "2"]
+
+
+def test_one_of_a_thing_is_told_as_one():
+    shown = str(kemeny.evaluate(lambda _: [0.0], env=Walk, trajectories=1, max_steps=1))
+    assert "return, ≤ 1 step " in shown
+    assert "1 trajectory of 1 step, going on" in shown
+    assert "1 of 1 trajectory reached 1 step without a fall." in shown
+    longer = str(kemeny.evaluate(lambda _: [0.0], env=Walk, trajectories=2, max_steps=1_200, warm_up=1))
+    assert "2 trajectories of 1,200 steps, going on after a fall; the first 1 step is left out" in longer

@@ -113,6 +113,13 @@ def test_a_rate_over_trajectories_that_differ_is_from_their_spread():
     assert rate(np.array([22, 25, 24, 28, 21]), 1_000, 1_000).spread == "poisson"
 
 
+@pytest.mark.parametrize("events", [[3], [4, 4, 0]])
+def test_there_are_no_more_falls_than_steps(events):
+    found = rate(np.array(events), 4, 1e6)
+    assert found.spread == ("poisson" if len(events) == 1 else "trajectories")
+    assert found.high == 1e6
+
+
 def test_the_interval_of_a_rate_has_the_rate_in_it_95_times_in_100():
     rng = np.random.default_rng(6)
     found = [rate(rng.binomial(1_000, 0.004, 5), 1_000, 1.0) for _ in range(500)]

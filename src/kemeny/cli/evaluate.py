@@ -100,8 +100,8 @@ def evaluate(
 def _film(run: Path, best: bool, trust: bool, video: Path, steps: int, seed: int) -> None:
     from kemeny.experience.evaluate import evaluation_seed
     from kemeny.experience.film import record
+    from kemeny.runs.directory import run_of
     from kemeny.runs.environment import environment_of
-    from kemeny.runs.evaluation import run_of
     from kemeny.runs.load import load_policy
 
     env = environment_of(run_of(run), trust=trust)

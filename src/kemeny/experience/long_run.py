@@ -170,7 +170,7 @@ def average(signal: np.ndarray) -> Estimate:
 
 
 def rate(events: np.ndarray, steps: int, per: float) -> Estimate:
-    """Events per so many steps: given the number in each trajectory, each of so many steps.
+    """Events, at most one in each step, per so many steps: given the number in each trajectory, each of so many steps.
 
     The interval is exact for a Poisson process (Garwood 1936), also if there was no event. If the trajectories differ
     more than those of a Poisson process (a χ² test at `CHANCE`), it is a t interval of their means.
@@ -183,10 +183,10 @@ def rate(events: np.ndarray, steps: int, per: float) -> Estimate:
         expected = total / trajectories
         if chdtrc(trajectories - 1, ((events - expected) ** 2).sum() / expected) < CHANCE:
             interval = _t_interval(mean, events * (per / steps), "trajectories")
-            return interval._replace(low=max(interval.low, 0.0))
+            return interval._replace(low=max(interval.low, 0.0), high=min(interval.high, per))
     low = chdtri(2 * total, 1 - tail) / 2 / exposure if total else 0.0  # chdtri is the inverse of the upper tail
     high = chdtri(2 * total + 2, tail) / 2 / exposure
-    return Estimate(mean, float(low), float(high), "poisson")
+    return Estimate(mean, float(low), min(float(high), per), "poisson")
 
 
 def _batch_means(signal: np.ndarray, batches: int) -> np.ndarray:

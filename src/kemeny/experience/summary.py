@@ -6,6 +6,7 @@ import math
 import numpy as np
 import rich.console
 import rich.table
+from rich.text import Text
 
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.long_run import CONFIDENCE, Estimate, LongRun
@@ -21,8 +22,8 @@ def show(evaluation: Evaluation, console: rich.console.Console) -> None:
     found = evaluation.long_run
     if found is not None:
         title = (
-            f"Long run: {_some(len(evaluation.lengths))} of {max(evaluation.returns):,} steps, going on after a fall; "
-            f"the first {found.warm_up:,} steps are left out"
+            f"Long run: {_trajectories(len(evaluation.lengths))} of {_steps(max(evaluation.returns))}, going on "
+            f"after a fall; the first {_some(found.warm_up, 'step is', 'steps are')} left out"
         )
         console.print(title, style="italic", soft_wrap=True, highlight=False)
         console.print(_averages(found, evaluation))
@@ -39,16 +40,20 @@ def text(evaluation: Evaluation) -> str:
 
 
 def _returns(evaluation: Evaluation) -> rich.table.Table:
-    table = rich.table.Table(title=evaluation.about or None, title_justify="left")
+    # names are `Text`, for in a plain string Rich takes `[s]` as markup
+    title = Text(evaluation.about, style="table.title") if evaluation.about else None
+    table = rich.table.Table(title=title, title_justify="left")
     for heading in ("", "mean", "std", "min", "median", "max"):
         table.add_column(heading, justify="left" if heading == "" else "right")
-    rows = {f"return, ≤ {horizon:,} steps": values for horizon, values in evaluation.returns.items()}
-    rows["length"] = evaluation.lengths
-    rows |= {f"{name} per step": evaluation.average_costs[:, i] for i, name in enumerate(evaluation.cost_names)}
-    for name, values in rows.items():
+    rows = [(f"return, ≤ {_steps(horizon)}", values) for horizon, values in evaluation.returns.items()]
+    rows.append(("length", evaluation.lengths))
+    rows += [(f"{name} per step", evaluation.average_costs[:, i]) for i, name in enumerate(evaluation.cost_names)]
+    for name, values in rows:
         if values.size:
             numbers = (values.mean(), values.std(), values.min(), np.median(values), values.max())
-            table.add_row(name, *(f"{number:,.3f}" if "per step" in name else f"{number:,.1f}" for number in numbers))
+            table.add_row(
+                Text(name), *(f"{number:,.3f}" if "per step" in name else f"{number:,.1f}" for number in numbers)
+            )
     return table
 
 
@@ -61,7 +66,7 @@ def _averages(found: LongRun, evaluation: Evaluation) -> rich.table.Table:
         table.add_row(f"reward per step, less {found.reset_cost:g} per fall", *_told(found.charged))
     table.add_row("falls per million steps", *_told(found.falls_per_million))
     for name, cost in zip(evaluation.cost_names, found.costs, strict=True):
-        table.add_row(f"{name} per step", *_told(cost))
+        table.add_row(Text(f"{name} per step"), *_told(cost))
     return table
 
 
@@ -70,7 +75,7 @@ def _sentences(evaluation: Evaluation) -> list[str]:
     reached = int((evaluation.lengths >= longest).sum())
     told = []
     if evaluation.lengths.size:
-        told.append(f"{reached} of {_some(len(evaluation.lengths))} reached {longest:,} steps without a fall.")
+        told.append(f"{reached} of {_trajectories(len(evaluation.lengths))} reached {_steps(longest)} without a fall.")
     if found is not None:
         told += _warnings(found)
     return told + [str(verdict) for verdict in evaluation.limits]
@@ -83,14 +88,23 @@ def _warnings(found: LongRun) -> list[str]:
     if found.reward.spread == "trajectories":
         told.append("The trajectories differ more than their batches explain: the interval is from their spread.")
     if found.goals:
-        told.append(f"{found.goals:,} ends were goals, which cost nothing.")
+        told.append(f"{_some(found.goals, 'end was a goal', 'ends were goals')}, which cost nothing.")
     if found.cuts:
-        told.append(f"{found.cuts:,} times the environment cut a trajectory itself, or failed: it was restarted.")
+        times = _some(found.cuts, "time", "times")
+        told.append(f"{times} the environment cut a trajectory itself, or failed: it was restarted.")
     return told
 
 
-def _some(trajectories: int) -> str:
-    return f"{trajectories} {'trajectory' if trajectories == 1 else 'trajectories'}"
+def _trajectories(number: int) -> str:
+    return _some(number, "trajectory", "trajectories")
+
+
+def _steps(number: int) -> str:
+    return _some(number, "step", "steps")
+
+
+def _some(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _told(estimate: Estimate) -> tuple[str, str]:

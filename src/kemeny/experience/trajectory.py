@@ -2,7 +2,7 @@
 
 import csv
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +38,22 @@ class Trajectory:
     @property
     def observation_columns(self) -> dict[str, np.ndarray]:
         """Each component of the observations by its name."""
-        columns, end = {}, 0
+        columns, end = [], 0
         for name, leaf in leaves(self.spaces.observation):
             begin, end = end, end + leaf.size
             values = values_of(leaf, self.observations[:, begin:end])
-            columns |= _columns(f"observation_{name}" if name else "observation", values)
-        return columns
+            columns += _columns(f"observation_{name}" if name else "observation", values)
+        return _distinct(columns)
 
     @property
     def action_columns(self) -> dict[str, np.ndarray]:
         """Each component of the actions by its name."""
-        return _columns("action", self.actions)
+        return dict(_columns("action", self.actions))
 
     @property
     def cost_columns(self) -> dict[str, np.ndarray]:
         """Each cost by its name."""
-        return {f"cost_{name}": self.costs[:, i] for i, name in enumerate(self.cost_names)}
+        return _distinct((f"cost_{name}", self.costs[:, i]) for i, name in enumerate(self.cost_names))
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -88,9 +88,21 @@ class Trajectory:
             raise UserError(f"The trajectory cannot be written to {path}: {error.strerror}.") from error
 
 
-def _columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+def _distinct(columns: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Columns by their names; where a name is taken (`a_0` by the first entry of `a`), the next is `a_0 (2)`."""
+    named = {}
+    for name, values in columns:
+        free, number = name, 1
+        while free in named:
+            number += 1
+            free = f"{name} ({number})"
+        named[free] = values
+    return named
+
+
+def _columns(name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """Each entry of (time, …) values by its place: `name_0`, or `name_0_1` in a matrix, or `name` if there is one."""
     if values.ndim == 1:
-        return {name: values}
+        return [(name, values)]
     places = np.ndindex(values.shape[1:])
-    return {f"{name}_{'_'.join(map(str, place))}": values[(slice(None), *place)] for place in places}
+    return [(f"{name}_{'_'.join(map(str, place))}", values[(slice(None), *place)]) for place in places]

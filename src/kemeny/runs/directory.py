@@ -387,7 +387,9 @@ def refuse_existing(path: Path) -> None:
 def run_of(path: str | Path) -> Run:
     """The run of a run directory, or of one of its checkpoints."""
     path = Path(path)
-    return Run.open(path.parent.parent if os.path.exists(path / checkpoint.FACTS) else path)
+    if not os.path.exists(path / checkpoint.FACTS):
+        return Run.open(path)
+    return Run.open(Path(os.path.abspath(path)).parent.parent)  # the path may begin inside the run
 
 
 def _config_file(config: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from kemeny.envs.costs import Cost
-from kemeny.envs.names import EnvLike, as_environment
+from kemeny.envs.names import Environment, EnvLike, as_environment
 from kemeny.envs.pool import DEFAULT_SIMULATION
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
@@ -18,12 +18,11 @@ from kemeny.experience.rules import Rule
 from kemeny.experience.settings import EvaluationProtocol, LongRunProtocol, Task
 from kemeny.naming import name_of
 from kemeny.ranges import complaint
-from kemeny.runs.checkpoint import CONFIG
-from kemeny.runs.directory import Run
+from kemeny.runs.directory import Run, run_of
 from kemeny.runs.environment import environment_of
 from kemeny.runs.limits import EXPLORING, MEAN_ACTION, verdicts
 from kemeny.runs.load import load_policy
-from kemeny.runs.settings import from_flat
+from kemeny.runs.settings import cost_name, from_flat
 
 
 def evaluate(
@@ -55,7 +54,7 @@ def evaluate(
         policy: A run directory, one of its checkpoints, a `Run`, a `Policy`, or a rule: a function from an observation,
             as the environment gives it, to an action, as the environment takes it.
         env: The environment. A run has one; another of the same spaces may be given.
-        env_kwargs: Arguments with which that environment is made [those of the run, for the environment of the run].
+        env_kwargs: Arguments with which that environment is made [those of the run].
         protocol: `trajectories` and `max_steps` in one object; `seed` is then that of the environments as it is.
         trajectories: How many, each from a start state of its own.
         max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
@@ -63,7 +62,8 @@ def evaluate(
         best: Of a run, take the policy of the best evaluation instead of the newest.
         explore: Act as in training, with exploration, instead of by the mean (or likeliest) action.
         trust: Run the code that the environment of a run needs, though you have not trained on it here before.
-        costs: What to report beside the costs that the run was trained with: names, or functions.
+        costs: What to report beside the costs that the run was trained with: names, or functions. A run with costs
+            that are functions needs them again here.
         returns_only: Stop each trajectory at a fall, and estimate no long run; an episodic run has none in any case.
         reset_cost: What a fall costs in the long run [that of the run].
         warm_up: Steps of each trajectory that the long run leaves out [chosen by MSER-5].
@@ -75,17 +75,19 @@ def evaluate(
     given = LongRunProtocol(reset_cost, warm_up, precision)
     chosen = EvaluationProtocol(trajectories, max_steps) if protocol is None else protocol
     _refuse_out_of_range(chosen, given)
-    if precision is not None and returns_only:
-        raise UserError("A precision is that of the long run: leave out either precision or returns_only.")
-    if env is not None:
-        env = as_environment(env, env_kwargs)
-    elif env_kwargs is not None:
+    if returns_only:
+        _refuse_long_run(given, "with returns_only")
+    if env is None and env_kwargs is not None:
         raise UserError("env_kwargs are those of an environment that is given as env; a run has its own.")
+    if env is not None and env_kwargs is not None:
+        env = as_environment(env, env_kwargs)
     subject = (
-        _of_run(policy, env, best, trust)
+        _of_run(policy, env, costs, best, trust)
         if isinstance(policy, str | Path | Run)
-        else _of_rule(policy, env, best, explore)
+        else _of_rule(policy, env, costs, best, explore)
     )
+    if subject.task.episodic:
+        _refuse_long_run(given, "of an episodic run")
     if reset_cost is None:
         given = dataclasses.replace(given, reset_cost=subject.task.reset_cost)
     result = run_protocol(
@@ -93,7 +95,7 @@ def evaluate(
         subject.env,
         chosen,
         seed=evaluation_seed(seed, 0) if protocol is None else seed,
-        costs=(*subject.costs, *costs),
+        costs=subject.costs,
         simulation=simulation,
         explore=explore,
         long_run=None if returns_only or subject.task.episodic else given,
@@ -106,22 +108,38 @@ class _Subject(NamedTuple):
     """What is evaluated."""
 
     policy: Policy | Rule
-    env: EnvLike
+    env: Environment
     task: Task
-    costs: tuple[str, ...] = ()
-    """With which it was trained."""
+    costs: tuple[Cost, ...]
+    """Those with which it was trained, then what else is to be reported."""
     run: Run | None = None
 
 
-def _of_run(run: str | Path | Run, env: EnvLike | None, best: bool, trust: bool) -> _Subject:
+def _of_run(run: str | Path | Run, env: EnvLike | None, costs: tuple[Cost, ...], best: bool, trust: bool) -> _Subject:
     path, run = (run.path, run) if isinstance(run, Run) else (Path(run), run_of(run))
     policy = load_policy(path, best=best)
     task = from_flat(run.config["settings"]).task
-    env = environment_of(run, trust=trust) if env is None else env
-    return _Subject(policy, env, task, tuple(run.config["settings"]["cost"]), run)
+    return _Subject(policy, environment_of(run, env, trust=trust), task, _with_functions(run, costs), run)
 
 
-def _of_rule(policy: Policy | Rule, env: EnvLike | None, best: bool, explore: bool) -> _Subject:
+def _with_functions(run: Run, given: tuple[Cost, ...]) -> tuple[Cost, ...]:
+    """The costs of a run, its functions from among those given, and then the others given."""
+    costs, others = [], list(given)
+    for name in run.config["settings"]["cost"]:
+        if not name.endswith("()"):
+            costs.append(name)
+            continue
+        function = next((cost for cost in others if callable(cost) and cost_name(cost) == name), None)
+        if function is None:
+            raise UserError(f"{run.path} was trained with the cost {name}: pass it as kemeny.evaluate(…, costs=(…,)).")
+        others.remove(function)
+        costs.append(function)
+    return (*costs, *others)
+
+
+def _of_rule(
+    policy: Policy | Rule, env: EnvLike | None, costs: tuple[Cost, ...], best: bool, explore: bool
+) -> _Subject:
     if not callable(policy):
         raise UserError(f"Evaluate a run, a policy or a function from observations to actions: {policy!r} is none.")
     if best:
@@ -130,24 +148,26 @@ def _of_rule(policy: Policy | Rule, env: EnvLike | None, best: bool, explore: bo
         raise UserError("Say on which environment: kemeny.evaluate(policy, env).")
     if explore and not isinstance(policy, Policy):
         raise UserError("A rule does not explore: leave out explore=True, or let the rule draw its actions itself.")
-    return _Subject(policy, env, Task())
+    return _Subject(policy, as_environment(env), Task(), costs)
 
 
 def _explained(result: Evaluation, subject: _Subject, manner: str) -> Evaluation:
     """With a title, and with a verdict on each limit: by the long-run averages of the costs, if there are."""
     count, found = len(result.lengths), result.long_run
     acted = manner if isinstance(subject.policy, Policy) else f"rule {name_of(subject.policy)}"
-    about = f"{as_environment(subject.env).name}, {count} {'trajectory' if count == 1 else 'trajectories'}, {acted}"
+    about = f"{subject.env.name}, {count} {'trajectory' if count == 1 else 'trajectories'}, {acted}"
     averages = result.average_costs.mean(0) if found is None else [cost.average for cost in found.costs]
     limits = () if subject.run is None else verdicts(subject.run.config, averages, manner)
     return dataclasses.replace(result, about=about, limits=tuple(limits))
 
 
-def run_of(path: str | Path) -> Run:
-    """The run that a directory, or a checkpoint in it, is of."""
-    path = Path(path)
-    above = path.parent.parent
-    return Run.open(above if (above / CONFIG).exists() and not (path / CONFIG).exists() else path)
+def _refuse_long_run(given: LongRunProtocol, why: str) -> None:
+    asked = [name for name, value in vars(given).items() if value is not None]
+    if asked:
+        names = "precision, warm_up and reset_cost"
+        raise UserError(
+            f"There is no long run {why}, and {names} are of the long run: leave out {' and '.join(asked)}."
+        )
 
 
 def _refuse_out_of_range(*protocols: EvaluationProtocol | LongRunProtocol) -> None:

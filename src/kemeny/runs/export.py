@@ -59,7 +59,7 @@ def export(run: Run | str | Path, path: str | Path, *, best: bool = False, distr
 def _origin(saved: Checkpoint) -> dict[str, Any]:
     """Where a policy comes from."""
     origin = {"kemeny": __version__, "steps": saved.facts["steps"]}
-    run = saved.path.parent.parent
+    run = Path(os.path.abspath(saved.path)).parent.parent  # the path may begin inside the run
     return {**origin, "environment": Run(run).config["env"]} if (run / CONFIG).exists() else origin
 
 

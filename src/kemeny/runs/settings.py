@@ -155,8 +155,13 @@ class Settings:
 
 
 def cost_names(settings: Settings) -> list[str]:
-    """What each cost is called in messages and in config.json; a function's name ends in ()."""
-    return [cost if isinstance(cost, str) else f"{name_of(cost)}()" for cost in settings.cost]
+    """What each cost is called in messages and in config.json."""
+    return [cost_name(cost) for cost in settings.cost]
+
+
+def cost_name(cost: Any) -> str:
+    """What a cost is called in messages and in config.json; a function's name ends in ()."""
+    return cost if isinstance(cost, str) else f"{name_of(cost)}()"
 
 
 def to_flat(settings: Any) -> dict[str, Any]:
