@@ -11,3 +11,7 @@ class RunError(RuntimeError):
 
 class Damaged(RunError):
     """What was read from a file cannot be used; the message names the file and says why."""
+
+
+class Renormalised(UserWarning):
+    """Probabilities that did not sum to 1 were divided by their sum: what was given has fewer digits than a float."""

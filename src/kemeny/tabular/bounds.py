@@ -17,8 +17,8 @@ from scipy.special import rel_entr
 
 from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.errors import UserError
-from kemeny.tabular.mdp import MDP, PolicyValues, SignalName
-from kemeny.tabular.worst_case import kappa_star, zeta_star
+from kemeny.tabular.mdp import MDP, PolicyValues, SignalName, average_over
+from kemeny.tabular.worst_case import count_policies, kappa_star, zeta_star
 
 Constant = Literal["new", "star"] | float
 """Which κ or ζ a bound uses: that of the new policy, the largest of all policies, or a given number."""
@@ -87,7 +87,7 @@ class Comparison:
     @property
     def largest_advantage(self) -> float:
         """max_s E_{a∼π'}|A(s, a)|, the absolute value inside the expectation: it does not tend to 0."""
-        return float(np.einsum("sa,sa->s", self.new.policy, np.abs(self.old.advantage)).max())
+        return float(average_over(self.new.policy, np.abs(self.old.advantage)).max())
 
     @functools.cached_property
     def tv(self) -> np.ndarray:
@@ -139,7 +139,7 @@ def largest_kappa(mdp: MDP) -> tuple[str, float]:
     worst = kappa_star(mdp)
     if not worst.exact:
         raise UserError(
-            f"With {mdp.n_actions}^{mdp.n_states} deterministic policies, only a lower bound on κ* is known "
+            f"With {count_policies(mdp)} deterministic policies, only a lower bound on κ* is known "
             f"({worst.value:.6g}), which proves nothing; use kappa='new'."
         )
     return "κ*", worst.value
@@ -276,11 +276,12 @@ def violation(
 def schulman(mdp: MDP, old: Any, new: Any, gamma: float, scaled: bool = False) -> Certificate:
     """Theorem 1 of Schulman et al. (2015): ρ_γ(π') − ρ_γ(π) ≥ E[A_γ]/(1−γ) − 4γε/(1−γ)²·α², α = max_s TV.
 
-    ε = max |A_γ(s, a)|. The paper's eq. (3) has α in place of α², which is weaker and also true. `scaled` multiplies
-    everything by 1 − γ; then, as γ → 1, the exact value tends to ρ(π') − ρ(π) and the bound to −∞ (Proposition 1).
+    ε = max |A_γ(s, a)| over allowed pairs. The paper's eq. (3) has α in place of α², which is weaker and also true.
+    `scaled` multiplies everything by 1 − γ; then, as γ → 1, the exact value tends to ρ(π') − ρ(π) and the bound to −∞
+    (Proposition 1).
     """
     pair = compare(mdp, old, new, Discounted(gamma))
-    alpha, epsilon = float(pair.tv.max()), float(np.abs(pair.old.advantage).max())
+    alpha, epsilon = float(pair.tv.max()), float(np.abs(mdp.forbid(pair.old.advantage, 0.0)).max())
     lower = pair.surrogate / (1 - gamma) - 4 * gamma * epsilon / (1 - gamma) ** 2 * alpha**2
     constants = {"γ": gamma, "ε": epsilon, "α": alpha, "E[A]": pair.surrogate}
     return discounted_certificate("Schulman et al., Theorem 1", pair, lower, math.inf, constants, scaled)

@@ -105,7 +105,7 @@ def best_candidate(mdp: MDP, present: PolicyValues, penalty: Penalty, kappa: bou
 
 def tilts(present: PolicyValues) -> Callable[[np.ndarray], np.ndarray]:
     """π ∝ π_k·exp(strength·Ā/max|Ā|), a stack with one policy per strength."""
-    score = present.advantage / max(float(np.abs(present.advantage).max()), 1e-300)
+    score = present.advantage / max(float(np.abs(finite(present.advantage)).max()), 1e-300)
 
     def family(strengths: np.ndarray) -> np.ndarray:
         # Among the actions that π_k uses, the largest exponent in each state is 0, so that nothing overflows.
@@ -127,14 +127,15 @@ def lower_bounds(
     mdp: MDP, present: PolicyValues, policies: np.ndarray, penalty: Penalty, kappa: bounds.Constant
 ) -> np.ndarray:
     """The certified improvement of each policy in a stack: the bounds of `bounds`, for all policies at once."""
-    expected_advantage = np.einsum("gsa,sa->gs", policies, present.advantage)
+    advantage = finite(present.advantage)
+    expected_advantage = np.einsum("gsa,sa->gs", policies, advantage)
     if kappa == "new":
         chains = np.einsum("gsa,sat->gst", policies, mdp.transitions)
         factor = kemeny_constants(chains) - 1
     else:
         factor = float(kappa) - 1
     if penalty == "paper":
-        size = np.einsum("gsa,sa->gs", policies, np.abs(present.advantage)).max(axis=1)
+        size = np.einsum("gsa,sa->gs", policies, np.abs(advantage)).max(axis=1)
         kl = np.maximum(rel_entr(policies, present.policy).sum(axis=2), 0)
         distance = np.sqrt(2 * np.einsum("gs,s->g", np.where(present.visitation > 0, kl, 0), present.visitation))
         reduction = np.where(size > 0, size * distance, 0)
@@ -142,3 +143,8 @@ def lower_bounds(
         distance = 0.5 * np.abs(policies - present.policy).sum(axis=2) @ present.visitation
         reduction = 2 * np.abs(expected_advantage).max(axis=1) * distance
     return expected_advantage @ present.visitation - factor * reduction
+
+
+def finite(advantage: np.ndarray) -> np.ndarray:
+    """The advantages, with 0 for forbidden pairs: no candidate takes them."""
+    return np.where(np.isfinite(advantage), advantage, 0.0)

@@ -11,7 +11,7 @@ from kemeny.tabular.mdp import MDP
 
 
 def save(mdp: MDP, path: pathlib.Path | str) -> None:
-    """Write a model to a .npz file: the arrays `P`, `r`, `costs`, `start` and `name`.
+    """Write a model to a .npz file: the arrays `P`, `r`, `costs`, `start`, `name` and `allowed`.
 
     `P` is S × A × S; of a sparse model the CSR arrays of the stacked (A·S) × S matrix are written instead.
     """
@@ -22,6 +22,8 @@ def save(mdp: MDP, path: pathlib.Path | str) -> None:
         arrays["P"] = mdp.transitions
     if mdp.costs is not None:
         arrays["costs"] = mdp.costs
+    if mdp.allowed is not None:
+        arrays["allowed"] = mdp.allowed
     with pathlib.Path(path).open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -38,7 +40,7 @@ def load(path: pathlib.Path | str) -> MDP:
     if "r" not in arrays or not ("P" in arrays or "P_data" in arrays):
         held = ", ".join(sorted(arrays)) or "nothing"
         raise UserError(f"{path} needs the arrays P (S × A × S) and r (S × A), but it contains {held}.")
-    settings = {key: arrays[key] for key in ("costs", "start") if key in arrays}
+    settings = {key: arrays[key] for key in ("costs", "start", "allowed") if key in arrays}
     name = str(arrays["name"]) if "name" in arrays else pathlib.Path(path).stem
     return MDP(arrays["P"] if "P" in arrays else unpack(arrays), arrays["r"], name=name, **settings)
 

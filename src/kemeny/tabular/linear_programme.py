@@ -83,7 +83,7 @@ def linear_programme(mdp: MDP, limit: float | None = None) -> ProgrammeSolution:
     if limit is not None and not np.isfinite(limit):
         raise UserError(f"The limit on the cost must be a finite number, not {limit}.")
     if mdp.is_sparse and mdp.n_states <= ELIMINATED_UP_TO:
-        mdp = MDP(mdp.transitions, mdp.rewards, costs=mdp.costs, start=mdp.start, name=mdp.name)
+        mdp = MDP(mdp.transitions, mdp.rewards, mdp.costs, mdp.start, mdp.name, mdp.allowed)
     bound = None if limit is None else (mdp.signal("cost"), limit)
     result = optimise(mdp, mdp.rewards, bound)
     if result.status == INFEASIBLE and bound is not None:
@@ -119,20 +119,27 @@ def out_of_reach(least: float, limit: float) -> UserError:
 
 
 def optimise(mdp: MDP, objective: np.ndarray, bound: tuple[np.ndarray, float] | None) -> OptimizeResult:
-    """Solve the programme by HiGHS; the variables have the order of the rows of the stacked transitions.
+    """Solve the programme by HiGHS; `x` has the order of the rows of the stacked transitions.
 
-    They sum to the number of states, so that the solver's tolerance is relative to the mean share of a state.
+    Forbidden pairs are no variables; their `x` is 0. The variables sum to the number of states, so that the solver's
+    tolerance is relative to the mean share of a state.
     """
     n, actions = mdp.n_states, mdp.n_actions
-    out = sp.csr_array(sp.hstack([sp.eye_array(n)] * actions))
-    flow = sp.csr_array(out - sp.csr_array(mdp.P).T)
-    equalities = sp.csr_array(sp.vstack([flow, np.ones((1, n * actions))]))
+    pairs = np.arange(n * actions) if mdp.allowed is None else np.flatnonzero(mdp.allowed.T)
+    out = sp.csr_array((np.ones(len(pairs)), (pairs % n, np.arange(len(pairs)))), shape=(n, len(pairs)))
+    flow = sp.csr_array(out - sp.csr_array(mdp.P)[pairs].T)
+    equalities = sp.csr_array(sp.vstack([flow, np.ones((1, len(pairs)))]))
     right = np.concatenate([np.zeros(n), [n]])
-    extra = {} if bound is None else {"A_ub": bound[0].T.reshape(1, -1), "b_ub": [n * bound[1]]}
+    extra = {} if bound is None else {"A_ub": bound[0].T.reshape(1, -1)[:, pairs], "b_ub": [n * bound[1]]}
     programme = {"A_eq": equalities, "b_eq": right, "bounds": (0, None), "method": "highs", **extra}
-    result = linprog(-objective.T.ravel(), **programme)
+    minimised = -objective.T.ravel()[pairs]
+    result = linprog(minimised, **programme)
     if result.status == NUMERICAL:  # its presolve gives up on some programmes that it solves without
-        result = linprog(-objective.T.ravel(), options={"presolve": False}, **programme)
+        result = linprog(minimised, options={"presolve": False}, **programme)
+    if result.x is not None:
+        shares = np.zeros(n * actions)
+        shares[pairs] = result.x
+        result.x = shares
     return result
 
 
@@ -171,12 +178,14 @@ def lead_to(mdp: MDP, policy: np.ndarray, target: np.ndarray) -> None:
 def best_for(mdp: MDP, signal: np.ndarray, policy: np.ndarray) -> Vertex:
     """Howard's policy iteration for any signal; among equally good actions, that of the policy given stays."""
     seen: set[bytes] = set()
+    states = np.arange(mdp.n_states)
     while True:
         _, bias = mdp.chain(policy).gain_and_bias((policy * signal).sum(axis=1))
         value = signal + mdp.expect(bias)
-        rise = value.max(axis=1) - (policy * value).sum(axis=1)
+        best = mdp.forbid(value).argmax(axis=1)
+        rise = value[states, best] - (policy * value).sum(axis=1)
         better = rise > TIE * (np.abs(value).max(axis=1) + np.abs(signal).max())
-        improved = np.where(better[:, None], np.eye(mdp.n_actions)[value.argmax(axis=1)], policy)
+        improved = np.where(better[:, None], np.eye(mdp.n_actions)[best], policy)
         improved = in_one_class(mdp, improved, signal)
         seen.add(policy.tobytes())
         if improved.tobytes() in seen:  # this policy; in rare cases an earlier one, if rounding leads in a circle

@@ -5,7 +5,7 @@ Both criteria evaluate a policy by the affine equation of `kemeny.criterion`, v 
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +15,8 @@ from kemeny.criterion import Average, Bellman, Criterion
 from kemeny.errors import UserError
 from kemeny.tabular.chain import Chain
 from kemeny.tabular.sparse import DIRECT_FIRST, krylov
-from kemeny.tabular.structure import stochastic
+from kemeny.tabular.structure import show_states, stochastic
+from kemeny.tabular.transitions import read_allowed, stack_transitions, without_forbidden
 
 SignalName = Literal["reward", "cost"]
 
@@ -24,7 +25,8 @@ SignalName = Literal["reward", "cost"]
 class PolicyValues:
     """ρ, V, Q, A and the visitation of one policy under one criterion (§2), exact.
 
-    Arrays have one entry per state, or are states × actions.
+    Arrays have one entry per state, or are states × actions. Of a forbidden pair Q and A are −∞, or +∞ if the signal is
+    the cost: nobody who looks for the best action finds it.
     """
 
     rho: float
@@ -71,11 +73,16 @@ class PolicyValues:
 
     def expected_advantage(self, policy: np.ndarray) -> np.ndarray:
         """E_{a∼policy}[A(s, a)] for each state."""
-        return np.einsum("sa,sa->s", policy, self.advantage)
+        return average_over(policy, self.advantage)
 
     def _require_average(self, name: str, instead: str) -> None:
         if not isinstance(self.criterion, Average):
             raise UserError(f"Values under the discounted criterion have no {name}; use {instead}.")
+
+
+def average_over(policy: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Σ_a π(a|s)·values(s, a) for each state; the values of actions that the policy never takes may be infinite."""
+    return np.einsum("sa,sa->s", policy, np.where(policy == 0, 0.0, values))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,23 +99,29 @@ class Trajectories:
 class MDP:
     """A finite model: its transitions, its rewards and, if it has them, its costs.
 
-    Every action is allowed in every state. If your model forbids an action in a state, copy an allowed action.
+    A state may forbid some of the actions. Of a forbidden pair (state, action) the transitions are empty, `rewards` and
+    `costs` are 0, and `rewards_by_action` is −∞: a maximum over actions needs to know nothing else.
     """
 
-    def __init__(self, P: Any, r: Any, costs: Any = None, start: Any = None, name: str = "model"):
+    def __init__(self, P: Any, r: Any, costs: Any = None, start: Any = None, name: str = "model", allowed: Any = None):
         """Check and store a model.
 
         `P`: an array S × A × S, or a list of A sparse S × S matrices (they stay sparse). `r` and `costs`: S × A, or S
         (the same for every action), or, if P is dense, S × A × S (then the mean over the next state is used). `start`:
         the distribution of the first state, uniform by default; of the values, only the discounted depend on it.
+        `allowed`: S × A, True where a state allows an action, everywhere by default; what P, r and costs hold elsewhere
+        is ignored.
         """
         self.name = name
         self.P = stack_transitions(P)
         self.n_states = self.P.shape[1]
         self.n_actions = self.P.shape[0] // self.n_states
-        self.P = stochastic(self.P, label=self._name_row)
-        self.rewards = self._signal(r, "rewards", P)
-        self.costs = None if costs is None else self._signal(costs, "costs", P)
+        self.allowed = read_allowed(allowed, self.n_states, self.n_actions)
+        """Which pairs are allowed, S × A; None if all are."""
+        forbidden = None if self.allowed is None else ~self.allowed.T.ravel()
+        self.P = stochastic(without_forbidden(self.P, self.allowed), label=self._name_row, empty=forbidden)
+        self.rewards = self._signal(r, "rewards")
+        self.costs = None if costs is None else self._signal(costs, "costs")
         self.start = np.full(self.n_states, 1 / self.n_states) if start is None else np.array(start, dtype=float)
         if self.start.shape != (self.n_states,):
             raise UserError(f"The start distribution has shape {self.start.shape}, but it needs {(self.n_states,)}.")
@@ -117,23 +130,26 @@ class MDP:
     def _name_row(self, row: int) -> str:
         return f"(state {row % self.n_states}, action {row // self.n_states})"
 
-    def _signal(self, given: Any, what: str, P: Any) -> np.ndarray:
+    def _signal(self, given: Any, what: str) -> np.ndarray:
         signal = np.array(given, dtype=float)
         shape = (self.n_states, self.n_actions)
         if signal.shape == (*shape, self.n_states) and not self.is_sparse:
-            signal = np.einsum("sat,sat->sa", np.asarray(P, dtype=float), signal)
+            signal = np.einsum("sat,sat->sa", self.transitions, signal)
         elif signal.shape == (self.n_states,):
             signal = np.repeat(signal[:, None], self.n_actions, axis=1)
         if signal.shape != shape:
             raise UserError(f"The {what} have shape {signal.shape}, but the transitions need {shape}.")
+        signal = self.forbid(signal, 0.0)
         if not np.all(np.isfinite(signal)):
             state, action = np.argwhere(~np.isfinite(signal))[0]
-            raise UserError(f"The {what} of state {state}, action {action} are not finite.")
+            advice = "; to forbid an action, use allowed=…" if np.isneginf(signal[state, action]) else ""
+            raise UserError(f"The {what} of state {state}, action {action} are not finite{advice}.")
         return signal
 
     def __repr__(self) -> str:
         kind = "sparse" if self.is_sparse else "dense"
-        return f"MDP({self.name}: {self.n_states} states, {self.n_actions} actions, {kind})"
+        pairs = "" if self.allowed is None else f", {int(self.allowed.sum())} allowed pairs"
+        return f"MDP({self.name}: {self.n_states} states, {self.n_actions} actions{pairs}, {kind})"
 
     @property
     def is_sparse(self) -> bool:
@@ -155,18 +171,22 @@ class MDP:
 
     @functools.cached_property
     def rewards_by_action(self) -> np.ndarray:
-        """The rewards as a contiguous A × S array, the layout that the solvers read."""
-        return np.ascontiguousarray(self.rewards.T)
+        """The rewards as a contiguous A × S array, the layout that the solvers read; −∞ at forbidden pairs."""
+        return np.ascontiguousarray(self.forbid(self.rewards).T)
 
     @property
     def transitions(self) -> np.ndarray:
-        """The transitions as a dense S × A × S array."""
+        """The transitions as a dense S × A × S array; the rows of forbidden pairs are 0."""
         matrix = self.P.toarray() if self.is_sparse else self.P
         return matrix.reshape(self.n_actions, self.n_states, self.n_states).transpose(1, 0, 2)
 
     def expect(self, v: np.ndarray) -> np.ndarray:
-        """Σ_{s'} P(s'|s, a)·v(s'), an array states × actions."""
+        """Σ_{s'} P(s'|s, a)·v(s'), an array states × actions; 0 at forbidden pairs."""
         return (self.P @ v).reshape(self.n_actions, self.n_states).T
+
+    def forbid(self, values: np.ndarray, value: float = -np.inf) -> np.ndarray:
+        """Values of pairs, S × A, with this value at the forbidden ones; they themselves if all pairs are allowed."""
+        return values if self.allowed is None else np.where(self.allowed, values, value)
 
     def signal(self, signal: SignalName) -> np.ndarray:
         """The rewards or the costs."""
@@ -183,18 +203,25 @@ class MDP:
         given = np.asarray(policy)
         if given.shape == (self.n_states,):
             self._check_actions(given)
-            return np.eye(self.n_actions)[given]
+            chosen = np.zeros((self.n_states, self.n_actions))
+            chosen[np.arange(self.n_states), given] = 1.0
+            return chosen
         if given.shape != (self.n_states, self.n_actions):
             raise UserError(
                 f"The policy has shape {given.shape}, but it needs {(self.n_states,)} (one action per state) or "
                 f"{(self.n_states, self.n_actions)} (probabilities)."
             )
-        return stochastic(given.astype(float), "policy")
+        weights = stochastic(given.astype(float), "policy")
+        if self.allowed is not None and (weights[~self.allowed] > 0).any():
+            self._refuse_forbidden(*np.argwhere((weights > 0) & ~self.allowed)[0])
+        return weights
 
     @property
     def uniform_policy(self) -> np.ndarray:
-        """The policy that takes every action with the same probability."""
-        return np.full((self.n_states, self.n_actions), 1 / self.n_actions)
+        """The policy that takes every allowed action with the same probability."""
+        if self.allowed is None:
+            return np.full((self.n_states, self.n_actions), 1 / self.n_actions)
+        return self.allowed / self.allowed.sum(axis=1, keepdims=True)
 
     def chain(self, policy: Any) -> Chain:
         """The Markov chain of the states under a policy."""
@@ -206,10 +233,11 @@ class MDP:
         if not self.is_sparse:
             stacked = self.P.reshape(self.n_actions, self.n_states, self.n_states)
             return Chain.trusted(np.einsum("sa,ast->st", weights, stacked))
-        mixed = sp.csr_array((self.n_states, self.n_states))
-        for a, matrix in enumerate(self.by_action):
-            mixed = mixed + sp.diags_array(weights[:, a]) @ matrix
-        return Chain.trusted(sp.csr_array(mixed))
+        states, actions = np.nonzero(weights)
+        pairs = (weights[states, actions], (states, actions * self.n_states + states))
+        mixed = sp.csr_array(sp.csr_array(pairs, shape=self.P.shape[::-1]) @ self.P)
+        mixed.sort_indices()
+        return Chain.trusted(mixed)
 
     def _check_actions(self, given: np.ndarray) -> None:
         if given.shape != (self.n_states,):
@@ -220,6 +248,18 @@ class MDP:
             state = int(np.argmax((given < 0) | (given >= self.n_actions)))
             last = self.n_actions - 1
             raise UserError(f"The policy takes action {given[state]} in state {state}, but actions are 0 to {last}.")
+        if self.allowed is not None:
+            forbidden = ~self.allowed[np.arange(self.n_states), given]
+            if forbidden.any():
+                state = int(np.argmax(forbidden))
+                self._refuse_forbidden(state, given[state])
+
+    def _refuse_forbidden(self, state: int, action: int, who: str = "The policy takes") -> NoReturn:
+        assert self.allowed is not None
+        raise UserError(
+            f"{who} action {action} in state {state}, which is forbidden there; the allowed actions are "
+            f"{show_states(np.flatnonzero(self.allowed[state]))}."
+        )
 
     # Values
 
@@ -240,6 +280,7 @@ class MDP:
             rho = float(self.start @ value)
         bellman = criterion.bellman(rho)
         action_value = payoff - bellman.offset + bellman.discount * self.expect(value)
+        action_value = self.forbid(action_value, np.inf if signal == "cost" else -np.inf)
         return PolicyValues(
             rho=rho,
             value=value,
@@ -272,6 +313,9 @@ class MDP:
 
     def draw_next(self, states: np.ndarray, actions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw one next state per pair of state and action."""
+        if self.allowed is not None and not self.allowed[states, actions].all():
+            wrong = int(np.argmin(self.allowed[states, actions]))
+            self._refuse_forbidden(states[wrong], actions[wrong], "Somebody took")
         pointers, successors, ends = self._sampler
         row = actions * self.n_states + states
         first, last = pointers[row], pointers[row + 1] - 1
@@ -321,23 +365,6 @@ class MDP:
         from kemeny.tabular.environment import MDPEnv
 
         return MDPEnv(self)
-
-
-def stack_transitions(P: Any) -> Any:
-    """The transitions as one (A·S) × S matrix, action after action: one product covers all states and actions."""
-    if isinstance(P, list | tuple) and P and all(sp.issparse(matrix) for matrix in P):
-        for a, matrix in enumerate(P):
-            if matrix.ndim != 2 or matrix.shape != (P[0].shape[0], P[0].shape[0]):
-                raise UserError(f"The transition matrix of action {a} has shape {matrix.shape}, but all must be S × S.")
-        stacked = sp.csr_array(sp.vstack(P, format="csr"), dtype=float)
-        stacked.sum_duplicates()
-        return stacked
-    if sp.issparse(P):
-        raise UserError("Sparse transitions must be a list with one S × S matrix per action.")
-    dense = np.array(P, dtype=float)
-    if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
-        raise UserError(f"Transitions must be an array S × A × S, but this one has shape {dense.shape}.")
-    return np.ascontiguousarray(dense.transpose(1, 0, 2)).reshape(-1, dense.shape[0])
 
 
 def solve_discounted(chain: Chain, right: np.ndarray, gamma: float, transposed: bool = False) -> np.ndarray:

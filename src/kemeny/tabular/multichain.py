@@ -36,12 +36,12 @@ def multichain_policy_iteration(mdp: MDP, initial: Any = None, max_iterations: i
             f"multichain_policy_iteration needs dense {mdp.n_states} × {mdp.n_states} matrices (the limit is "
             f"{DENSE_LIMIT} states)."
         )
-    policy = np.argmax(mdp.rewards, axis=1) if initial is None else np.array(initial)
+    policy = np.argmax(mdp.forbid(mdp.rewards), axis=1) if initial is None else np.array(initial)
     for iteration in range(1, max_iterations + 1):
         gain, bias = mdp.gain_and_bias(policy)
-        improved = improve(policy, mdp.expect(gain))
+        reach = mdp.forbid(mdp.expect(gain))
+        improved = improve(policy, reach)
         if np.array_equal(improved, policy):
-            reach = mdp.expect(gain)
             keeps = reach >= reach.max(axis=1, keepdims=True) - TIE * scale_of(gain)
             improved = improve(policy, np.where(keeps, mdp.rewards + mdp.expect(bias), -np.inf))
             if np.array_equal(improved, policy):

@@ -1,13 +1,14 @@
 """The structure of a chain: its classes, their periods, and whether a matrix is stochastic."""
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
-from kemeny.errors import UserError
+from kemeny.errors import Renormalised, UserError
 
 ROW_SUM_TOLERANCE = 1e-9
 """How far the sum of a row may be from 1. The rounding error of a row with a million entries is a thousand times
@@ -19,6 +20,10 @@ of probabilities, and far below a probability that anybody means."""
 
 SUM_ROUNDING = 1e-14
 """A row whose sum is nearer to 1 than this is left as it is: dividing it by its sum would only round it again."""
+
+SAID_FROM = 1e-12
+"""A row that is divided by its sum is reported if the sum is further from 1 than this: beyond the rounding of a sum of
+thousands of probabilities, so digits are missing in what was given."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,12 +60,19 @@ def show_states(states: np.ndarray) -> str:
     return "{" + shown + (", …" if len(states) > 6 else "") + "}"
 
 
-def stochastic(matrix: Any, what: str = "transition matrix", label: Any = str) -> Any:
+def stochastic(
+    matrix: Any,
+    what: str = "transition matrix",
+    label: Any = str,
+    tolerance: float = ROW_SUM_TOLERANCE,
+    empty: np.ndarray | None = None,
+) -> Any:
     """The matrix with rows that are probability distributions, or an error that names the first row that is not one.
 
     Rounding is mended, in a copy: an entry that is negative by at most `NEGATIVE_TOLERANCE` becomes 0, and a row whose
-    sum is off by at most `ROW_SUM_TOLERANCE` is divided by it. `label` turns the index of a row into text: the rows of
-    a stacked matrix are named by their state and action.
+    sum is off by at most `tolerance` is divided by it; a `Renormalised` warning says so, if it is off by more than
+    `SAID_FROM`. `label` turns the index of a row into text: the rows of a stacked matrix are named by their state and
+    action. Rows where `empty` is true are no distributions; they must hold nothing.
     """
     data = matrix.data if sp.issparse(matrix) else matrix
     if not np.all(np.isfinite(data)):
@@ -71,17 +83,35 @@ def stochastic(matrix: Any, what: str = "transition matrix", label: Any = str) -
         value = matrix[row, column]
         raise UserError(f"Row {label(row)} of the {what} has a negative probability, {value:g} (column {column}).")
     sums = row_sums(matrix)
-    wrong = np.abs(sums - 1) > ROW_SUM_TOLERANCE
+    distance = np.abs(sums - 1)
+    if empty is not None:
+        distance[empty] = 0
+    wrong = distance > tolerance
     if wrong.any():
         row = int(np.argmax(wrong))
         others = f" ({int(wrong.sum())} rows are wrong)" if wrong.sum() > 1 else ""
         raise UserError(f"Row {label(row)} of the {what} sums to {sums[row]:.12g}, not to 1{others}.")
-    return without_rounding(matrix, sums)
+    say_renormalised(distance, what, label)
+    return without_rounding(matrix, sums, distance)
 
 
-def without_rounding(matrix: Any, sums: np.ndarray) -> Any:
+def say_renormalised(distance: np.ndarray, what: str, label: Any) -> None:
+    """Warn if rows are divided by their sums because of more than the rounding of sums; name the worst."""
+    said = int((distance > SAID_FROM).sum())
+    if said:
+        worst = int(np.argmax(distance))
+        rows = "1 row was divided by its sum" if said == 1 else f"{said:,} rows were divided by their sums"
+        warnings.warn(
+            f"In the {what} {rows}, which should be 1; the largest difference, {distance[worst]:.1e}, is in row "
+            f"{label(worst)}.",
+            Renormalised,
+            stacklevel=4,
+        )
+
+
+def without_rounding(matrix: Any, sums: np.ndarray, distance: np.ndarray) -> Any:
     """A copy of the matrix without negative entries and with rows that sum to 1; the matrix itself if it is one."""
-    off = np.abs(sums - 1) > SUM_ROUNDING
+    off = distance > SUM_ROUNDING
     if sp.issparse(matrix) and matrix.nnz and matrix.data.min() < 0:
         matrix = sp.csr_array((np.maximum(matrix.data, 0), matrix.indices, matrix.indptr), shape=matrix.shape)
         off |= row_sums(matrix) != sums

@@ -38,24 +38,48 @@ def kappa_star(mdp: MDP, restarts: int = 8, seed: int = 0, enumerate_up_to: int 
     Exact if there are few enough deterministic policies to try all of them; otherwise a lower bound, the best of a few
     searches that change one state at a time. Infinite if a deterministic policy has several recurrent classes.
     """
-    if mdp.n_actions**mdp.n_states <= enumerate_up_to:
+    if has_few_policies(mdp, enumerate_up_to):
         value, policy = enumerate_policies(mdp, kemeny_constants)
         return WorstCase(value, policy, exact=True)
     rng = np.random.default_rng(seed)
-    found = [climb(mdp, rng.integers(mdp.n_actions, size=mdp.n_states)) for _ in range(restarts)]
+    found = [climb(mdp, draw_policy(mdp, rng)) for _ in range(restarts)]
     value, policy = max(found, key=lambda pair: pair[0])
     return WorstCase(value, policy, exact=False)
 
 
 def zeta_star(mdp: MDP, enumerate_up_to: int = ENUMERATE_UP_TO) -> WorstCase:
     """The largest ‖Z‖∞ of all deterministic policies, a lower bound on ζ* (Appendix D); for small models."""
-    if mdp.n_actions**mdp.n_states > enumerate_up_to:
+    if not has_few_policies(mdp, enumerate_up_to):
         raise UserError(
-            f"ζ* is found by trying all {mdp.n_actions}^{mdp.n_states} deterministic policies, more than "
+            f"ζ* is found by trying all {count_policies(mdp)} deterministic policies, more than "
             f"{enumerate_up_to}; use the constant of the new policy instead: zeta='new'."
         )
     value, policy = enumerate_policies(mdp, zeta_constants)
     return WorstCase(value, policy, exact=False)
+
+
+def choices(mdp: MDP) -> np.ndarray:
+    """The number of allowed actions in each state."""
+    return np.full(mdp.n_states, mdp.n_actions) if mdp.allowed is None else mdp.allowed.sum(axis=1)
+
+
+def has_few_policies(mdp: MDP, limit: int) -> bool:
+    """Whether there are at most `limit` deterministic policies; their number may be too large for a float."""
+    return float(np.log(choices(mdp)).sum()) <= np.log(limit + 0.5)
+
+
+def count_policies(mdp: MDP) -> str:
+    """The number of deterministic policies as text, such as 2^22 or, if states forbid actions, about 10^5.7."""
+    if mdp.allowed is None:
+        return f"{mdp.n_actions}^{mdp.n_states}"
+    return f"about 10^{float(np.log10(choices(mdp)).sum()):.1f}"
+
+
+def draw_policy(mdp: MDP, rng: np.random.Generator) -> np.ndarray:
+    """A random deterministic policy."""
+    if mdp.allowed is None:
+        return rng.integers(mdp.n_actions, size=mdp.n_states)
+    return np.where(mdp.allowed, rng.random(mdp.allowed.shape), -1.0).argmax(axis=1)
 
 
 def kemeny_constants(P: np.ndarray) -> np.ndarray:
@@ -90,7 +114,8 @@ def resolvent(P: np.ndarray) -> np.ndarray:
 def enumerate_policies(mdp: MDP, constants: Callable[[np.ndarray], np.ndarray]) -> tuple[float, np.ndarray]:
     """The largest constant of all deterministic policies, and a policy that has it; computed in batches."""
     transitions, states = mdp.transitions, np.arange(mdp.n_states)
-    every = itertools.product(range(mdp.n_actions), repeat=mdp.n_states)
+    allowed = np.ones((mdp.n_states, mdp.n_actions), dtype=bool) if mdp.allowed is None else mdp.allowed
+    every = itertools.product(*(np.flatnonzero(row).tolist() for row in allowed))
     best, arg = -np.inf, np.zeros(mdp.n_states, dtype=np.int64)
     while block := list(itertools.islice(every, 2000)):
         policies = np.array(block)
@@ -115,6 +140,8 @@ def climb(mdp: MDP, policy: np.ndarray) -> tuple[float, np.ndarray]:
             return np.inf, policy
         X = resolvent(P[None])[0]
         delta = transitions - P[:, None, :]
+        if mdp.allowed is not None:
+            delta[~mdp.allowed] = 0  # no change, so no rise
         rise = np.einsum("sat,ts->sa", delta, X @ X) / (1 - np.einsum("sat,ts->sa", delta, X))
         s, a = np.unravel_index(int(np.argmax(rise)), rise.shape)
         if rise[s, a] <= 1e-9 * np.trace(X):
