@@ -95,12 +95,25 @@ class MDP:
     Every action is allowed in every state. If your model forbids an action in a state, copy an allowed action.
     """
 
-    def __init__(self, P: Any, r: Any, costs: Any = None, start: Any = None, name: str = "model"):
+    def __init__(
+        self,
+        P: Any,
+        r: Any,
+        costs: Any = None,
+        start: Any = None,
+        name: str = "model",
+        grid: tuple[int, ...] | None = None,
+        edge: Any = None,
+    ):
         """Check and store a model.
 
         `P`: an array S × A × S, or a list of A sparse S × S matrices (they stay sparse). `r` and `costs`: S × A, or S
         (the same for every action), or, if P is dense, S × A × S (then the mean over the next state is used). `start`:
         the distribution of the first state, uniform by default; of the values, only the discounted depend on it.
+
+        Two facts about a model that was cut out of an infinite one, if it was: `grid`, the shape of the grid whose
+        points are the states, numbered as by `numpy.ravel_multi_index`; and `edge`, one boolean per state, which says
+        whether the cut changed the transitions of the state.
         """
         self.name = name
         self.P = stack_transitions(P)
@@ -113,6 +126,12 @@ class MDP:
         if self.start.shape != (self.n_states,):
             raise UserError(f"The start distribution has shape {self.start.shape}, but it needs {(self.n_states,)}.")
         self.start = stochastic(self.start[None, :], "start distribution")[0]
+        self.grid = grid
+        if grid is not None and np.prod(grid) != self.n_states:
+            raise UserError(f"A grid of shape {grid} has {np.prod(grid)} points, but the model {self.n_states} states.")
+        self.edge = None if edge is None else np.array(edge, dtype=bool)
+        if self.edge is not None and self.edge.shape != (self.n_states,):
+            raise UserError(f"The edge has shape {self.edge.shape}, but it needs {(self.n_states,)}.")
 
     def _name_row(self, row: int) -> str:
         return f"(state {row % self.n_states}, action {row // self.n_states})"
