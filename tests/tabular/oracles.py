@@ -179,3 +179,29 @@ class PreciseQueue:
                 if found[0] - price * found[1] <= low[0] - price * low[1] + decimal.Decimal("1e-50"):
                     return float(low[0] + price * (decimal.Decimal(limit) - low[1]))
                 low, high = (found, high) if found[1] <= limit else (low, found)
+
+
+def network(truncation, arrivals, services, cost):
+    """P (states × actions × states) and rewards of a uniformised network of queues, state by state and event by event.
+
+    `arrivals`: rate per queue. `services`: a list, per action a function from the lengths to (rate, from, to), where
+    `to` is None if the job leaves. An arrival at a full queue is lost; a job that finds the next queue full stays.
+    """
+    states = list(itertools.product(range(truncation + 1), repeat=len(arrivals)))
+    fastest = max(sum(rate for rate, _, _ in service(x)) for service in services for x in states)
+    clock = sum(arrivals) + fastest
+    P, r = np.zeros((len(states), len(services), len(states))), np.zeros((len(states), len(services)))
+    for s, x in enumerate(states):
+        for a, service in enumerate(services):
+            events = [(rate, None, queue) for queue, rate in enumerate(arrivals)] + list(service(x))
+            r[s, a] = -cost(x)
+            P[s, a, s] = 1 - sum(rate for rate, _, _ in events) / clock
+            for rate, source, target in events:
+                after = list(x)
+                if target is None or x[target] < truncation:
+                    if source is not None:
+                        after[source] -= 1
+                    if target is not None:
+                        after[target] += 1
+                P[s, a, states.index(tuple(after))] += rate / clock
+    return P, r

@@ -11,7 +11,7 @@ from kemeny.tabular.certified import lower_bounds
 from . import oracles
 from .strategies import models, repeatable
 
-UNICHAIN = [name for name in zoo.MODELS if name != "multichain"]
+UNICHAIN = [name for name in zoo.MODELS if name not in ("multichain", *zoo.LARGE)]
 
 
 def as_sparse(mdp):

@@ -11,7 +11,7 @@ from kemeny.tabular.mdp import MDP
 
 
 def save(mdp: MDP, path: pathlib.Path | str) -> None:
-    """Write a model to a .npz file: the arrays `P`, `r`, `costs`, `start`, `name` and `allowed`.
+    """Write a model to a .npz file: the arrays `P`, `r`, `costs`, `start`, `name`, `allowed`, `grid` and `edge`.
 
     `P` is S × A × S; of a sparse model the CSR arrays of the stacked (A·S) × S matrix are written instead.
     """
@@ -20,10 +20,8 @@ def save(mdp: MDP, path: pathlib.Path | str) -> None:
         arrays |= {"P_data": mdp.P.data, "P_indices": mdp.P.indices, "P_indptr": mdp.P.indptr}
     else:
         arrays["P"] = mdp.transitions
-    if mdp.costs is not None:
-        arrays["costs"] = mdp.costs
-    if mdp.allowed is not None:
-        arrays["allowed"] = mdp.allowed
+    optional = {"costs": mdp.costs, "allowed": mdp.allowed, "grid": mdp.grid, "edge": mdp.edge}
+    arrays |= {key: np.array(value) for key, value in optional.items() if value is not None}
     with pathlib.Path(path).open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -40,7 +38,9 @@ def load(path: pathlib.Path | str) -> MDP:
     if "r" not in arrays or not ("P" in arrays or "P_data" in arrays):
         held = ", ".join(sorted(arrays)) or "nothing"
         raise UserError(f"{path} needs the arrays P (S × A × S) and r (S × A), but it contains {held}.")
-    settings = {key: arrays[key] for key in ("costs", "start", "allowed") if key in arrays}
+    settings: dict[str, Any] = {key: arrays[key] for key in ("costs", "start", "allowed", "edge") if key in arrays}
+    if "grid" in arrays:
+        settings["grid"] = tuple(arrays["grid"].ravel().tolist())
     name = str(arrays["name"]) if "name" in arrays else pathlib.Path(path).stem
     return MDP(arrays["P"] if "P" in arrays else unpack(arrays), arrays["r"], name=name, **settings)
 

@@ -103,7 +103,17 @@ class MDP:
     `costs` are 0, and `rewards_by_action` is −∞: a maximum over actions needs to know nothing else.
     """
 
-    def __init__(self, P: Any, r: Any, costs: Any = None, start: Any = None, name: str = "model", allowed: Any = None):
+    def __init__(
+        self,
+        P: Any,
+        r: Any,
+        costs: Any = None,
+        start: Any = None,
+        name: str = "model",
+        allowed: Any = None,
+        grid: tuple[int, ...] | None = None,
+        edge: Any = None,
+    ):
         """Check and store a model.
 
         `P`: an array S × A × S, or a list of A sparse S × S matrices (they stay sparse). `r` and `costs`: S × A, or S
@@ -111,6 +121,10 @@ class MDP:
         the distribution of the first state, uniform by default; of the values, only the discounted depend on it.
         `allowed`: S × A, True where a state allows an action, everywhere by default; what P, r and costs hold elsewhere
         is ignored.
+
+        Two facts about a model that was cut out of an infinite one, if it was: `grid`, the shape of the grid whose
+        points are the states, numbered as by `numpy.ravel_multi_index`; and `edge`, one boolean per state, which says
+        whether the cut changed the transitions of the state.
         """
         self.name = name
         self.P = stack_transitions(P)
@@ -126,6 +140,12 @@ class MDP:
         if self.start.shape != (self.n_states,):
             raise UserError(f"The start distribution has shape {self.start.shape}, but it needs {(self.n_states,)}.")
         self.start = stochastic(self.start[None, :], "start distribution")[0]
+        self.grid = grid
+        if grid is not None and np.prod(grid) != self.n_states:
+            raise UserError(f"A grid of shape {grid} has {np.prod(grid)} points, but the model {self.n_states} states.")
+        self.edge = None if edge is None else np.array(edge, dtype=bool)
+        if self.edge is not None and self.edge.shape != (self.n_states,):
+            raise UserError(f"The edge has shape {self.edge.shape}, but it needs {(self.n_states,)}.")
 
     def _name_row(self, row: int) -> str:
         return f"(state {row % self.n_states}, action {row // self.n_states})"

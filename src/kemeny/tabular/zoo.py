@@ -1,7 +1,7 @@
 """Models with known solutions, each with its source.
 
 Chains are returned as `Chain`, decision problems as `MDP`. `MODELS` lists the decision problems by name, for
-`kemeny exact --zoo`.
+`kemeny exact --zoo`. The networks of queues, which are large, are made in `queues.py`.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from scipy.stats import binom
 from kemeny.errors import UserError
 from kemeny.tabular.chain import Chain
 from kemeny.tabular.mdp import MDP
+from kemeny.tabular.queues import criss_cross, n_model
 
 # Chains
 
@@ -272,7 +273,12 @@ MODELS: dict[str, Callable[[], MDP]] = {
     "transient": transient,
     "multichain": multichain,
     "garnet": garnet,
+    "criss_cross": criss_cross,
+    "n_model": n_model,
 }
+
+LARGE = ("criss_cross", "n_model")
+"""The models of tens of thousands of states: sparse, and too large for dense matrices."""
 
 
 def model(name: str) -> MDP:
