@@ -48,8 +48,8 @@ state 2 !4 [2]
 		1 : 2
 		2 : 2
 """
-"""M/M/1/2 with arrival rate 1 and service rate 2: the shares of time are 4/7, 2/7 and 1/7. The self-loop changes none of
-them, but it is a way to leave, which pays."""
+"""M/M/1/2, arrival rate 1, service rate 2: the shares of time are 4/7, 2/7 and 1/7. The self-loop changes none of them,
+but it is a way to leave, and that pays."""
 
 
 def write(tmp_path, body, kind="MDP", rewards="profit downtime ", states=2, choices=3, header=HEADER):
