@@ -7,10 +7,29 @@ import numpy as np
 import scipy.sparse as sp
 
 from kemeny.errors import UserError
+from kemeny.tabular import drn
 from kemeny.tabular.mdp import MDP
+from kemeny.tabular.transitions import Stacked
 
 
 def save(mdp: MDP, path: pathlib.Path | str) -> None:
+    """Write a model to a file; its suffix says in which format: `.drn` for Storm, otherwise .npz."""
+    if pathlib.Path(path).suffix == ".drn":
+        drn.save(mdp, path)
+    else:
+        save_arrays(mdp, path)
+
+
+def load(path: pathlib.Path | str, reward: str | None = None, costs: str | None = None) -> MDP:
+    """Read a model; `reward` and `costs` choose among the rewards of a `.drn` file (see `drn.load`)."""
+    if pathlib.Path(path).suffix == ".drn":
+        return drn.load(path, reward, costs)
+    if reward is not None or costs is not None:
+        raise UserError(f"Only a .drn file names its rewards; {path} has arrays, so leave out reward and costs.")
+    return load_arrays(path)
+
+
+def save_arrays(mdp: MDP, path: pathlib.Path | str) -> None:
     """Write a model to a .npz file: the arrays `P`, `r`, `costs`, `start`, `name`, `allowed`, `grid` and `edge`.
 
     `P` is S × A × S; of a sparse model the CSR arrays of the stacked (A·S) × S matrix are written instead.
@@ -26,8 +45,8 @@ def save(mdp: MDP, path: pathlib.Path | str) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def load(path: pathlib.Path | str) -> MDP:
-    """Read a model written by `save` or by `numpy.savez(file, P=…, r=…)`; nothing in the file is executed."""
+def load_arrays(path: pathlib.Path | str) -> MDP:
+    """Read a model written by `save_arrays` or by `numpy.savez(file, P=…, r=…)`; nothing in the file is executed."""
     try:
         with pathlib.Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
@@ -45,15 +64,20 @@ def load(path: pathlib.Path | str) -> MDP:
     return MDP(arrays["P"] if "P" in arrays else unpack(arrays), arrays["r"], name=name, **settings)
 
 
-def unpack(arrays: dict[str, np.ndarray]) -> list[sp.csr_array]:
-    """The sparse matrix of each action, from the CSR arrays of the stacked matrix."""
+def unpack(arrays: dict[str, np.ndarray]) -> Stacked:
+    """The stacked matrix from its CSR arrays."""
+    if arrays["r"].ndim != 2 or 0 in arrays["r"].shape:
+        raise UserError(f"The rewards of a sparse model must be S × A, but they have shape {arrays['r'].shape}.")
     states, actions = arrays["r"].shape
-    parts = (arrays["P_data"], arrays["P_indices"], arrays["P_indptr"])
     try:
-        stacked = sp.csr_array(parts, shape=(actions * states, states))
-    except (ValueError, KeyError) as error:
+        stacked = sp.csr_array(
+            (arrays["P_data"], arrays["P_indices"], arrays["P_indptr"]), shape=(actions * states, states), dtype=float
+        )
+        stacked.check_format(full_check=True)
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"The sparse transitions do not fit {states} states and {actions} actions: {error}.") from None
-    return [stacked[a * states : (a + 1) * states] for a in range(actions)]
+    stacked.sum_duplicates()
+    return Stacked(stacked)
 
 
 def from_gymnasium(env: Any, reset_cost: float = 0.0) -> MDP:

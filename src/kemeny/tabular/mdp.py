@@ -16,7 +16,7 @@ from kemeny.errors import UserError
 from kemeny.tabular.chain import Chain
 from kemeny.tabular.sparse import DIRECT_FIRST, krylov
 from kemeny.tabular.structure import show_states, stochastic
-from kemeny.tabular.transitions import read_allowed, stack_transitions, without_forbidden
+from kemeny.tabular.transitions import Stacked, read_allowed, stack_pairs, stack_transitions, without_forbidden
 
 SignalName = Literal["reward", "cost"]
 
@@ -360,18 +360,40 @@ class MDP:
 
     # Files and environments: see formats.py and environment.py
 
+    @classmethod
+    def from_pairs(
+        cls,
+        states: Any,
+        actions: Any,
+        P: Any,
+        r: Any,
+        costs: Any = None,
+        start: Any = None,
+        name: str = "model",
+    ) -> "MDP":
+        """Make a model from its allowed pairs: row i of `P` (L × S, sparse or dense) is where (sᵢ, aᵢ) leads.
+
+        `r` and `costs` have one entry per pair. A pair that is not listed is forbidden.
+        """
+        stacked, allowed, signals = stack_pairs(states, actions, P, {"rewards": r, "costs": costs})
+        return cls(Stacked(stacked), signals["rewards"], signals.get("costs"), start, name, allowed)
+
     def save(self, path: Any) -> None:
-        """Write the model to a .npz file."""
+        """Write the model to a file: .npz or, for Storm, .drn."""
         from kemeny.tabular import formats
 
         formats.save(self, path)
 
     @classmethod
-    def load(cls, path: Any) -> "MDP":
-        """Read a model from a .npz file."""
+    def load(cls, path: Any, reward: str | None = None, costs: str | None = None) -> "MDP":
+        """Read a model from a .npz file or from one of Storm's .drn files.
+
+        In a .drn file `reward` and `costs` name a reward model, or a label whose states pay 1; by default the rewards
+        are the first reward model.
+        """
         from kemeny.tabular import formats
 
-        return formats.load(path)
+        return formats.load(path, reward, costs)
 
     @classmethod
     def from_gymnasium(cls, env: Any, reset_cost: float = 0.0) -> "MDP":

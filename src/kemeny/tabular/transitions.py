@@ -12,6 +12,9 @@ import scipy.sparse as sp
 
 from kemeny.errors import UserError
 
+LARGEST_TABLE = 10**9
+"""The most entries of a table of states × actions (8 GB as floats): one misnumbered action must not fill the memory."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stacked:
@@ -70,3 +73,68 @@ def without_forbidden(matrix: Any, allowed: np.ndarray | None) -> Any:
     entries = np.repeat(keep, lengths)
     pointers = np.concatenate([[0], np.cumsum(np.where(keep, lengths, 0))]).astype(matrix.indptr.dtype)
     return sp.csr_array((matrix.data[entries], matrix.indices[entries], pointers), shape=matrix.shape)
+
+
+def stack_pairs(
+    states: Any, actions: Any, P: Any, signals: dict[str, Any]
+) -> tuple[Any, np.ndarray, dict[str, np.ndarray]]:
+    """The stacked matrix, the mask and the signals, S × A, of a model that lists its allowed pairs."""
+    P = sp.csr_array(P, dtype=float) if sp.issparse(P) else np.asarray(P, dtype=float)
+    if P.ndim != 2 or 0 in P.shape:
+        raise UserError(f"The transitions of pairs must be L × S, one row per pair, but they have shape {P.shape}.")
+    length, n = P.shape
+    states, actions = (read_indices(given, length, what) for given, what in ((states, "states"), (actions, "actions")))
+    if states.max() >= n:
+        raise UserError(
+            f"The pairs name state {states.max()}, but the transitions have {n} columns: states 0 to {n - 1}."
+        )
+    width = int(actions.max()) + 1
+    if n * width > LARGEST_TABLE:
+        raise UserError(
+            f"{length:,} pairs of {n:,} states with action numbers up to {width - 1:,} need a table of {n * width:,} "
+            f"entries (the limit is {LARGEST_TABLE:,}); number the actions of each state from 0."
+        )
+    rows = actions * n + states
+    order = np.argsort(rows, kind="stable")
+    twice = np.flatnonzero(np.diff(rows[order]) == 0)
+    if len(twice):
+        pair = order[twice[0]]
+        raise UserError(f"The pair of state {states[pair]} and action {actions[pair]} is listed twice.")
+    allowed = np.zeros((n, width), dtype=bool)
+    allowed[states, actions] = True
+    tables = {
+        what: pair_table(given, states, actions, what, allowed) for what, given in signals.items() if given is not None
+    }
+    if not sp.issparse(P):
+        stacked = np.zeros((n * width, n))
+        stacked[rows] = P
+        return stacked, allowed, tables
+    if not (np.diff(rows) > 0).all():
+        P = P[order]
+    lengths = np.zeros(n * width + 1, dtype=P.indptr.dtype)
+    lengths[rows[order] + 1] = np.diff(P.indptr)
+    stacked = sp.csr_array((P.data, P.indices, np.cumsum(lengths, dtype=P.indptr.dtype)), shape=(n * width, n))
+    stacked.sum_duplicates()
+    return stacked, allowed, tables
+
+
+def read_indices(given: Any, length: int, what: str) -> np.ndarray:
+    """The states or the actions of a list of pairs."""
+    indices = np.asarray(given)
+    if indices.shape != (length,):
+        raise UserError(
+            f"The {what} of the pairs have shape {indices.shape}, but there are {length} rows of transitions."
+        )
+    if not np.issubdtype(indices.dtype, np.integer) or indices.min() < 0:
+        raise UserError(f"The {what} of the pairs must be whole numbers from 0.")
+    return indices.astype(np.int64)
+
+
+def pair_table(given: Any, states: np.ndarray, actions: np.ndarray, what: str, allowed: np.ndarray) -> np.ndarray:
+    """A signal with one entry per pair as an S × A array."""
+    signal = np.asarray(given, dtype=float)
+    if signal.shape != states.shape:
+        raise UserError(f"The {what} have shape {signal.shape}, but they need one entry per pair: {states.shape}.")
+    table = np.zeros(allowed.shape)
+    table[states, actions] = signal
+    return table
