@@ -11,12 +11,13 @@ from kemeny.tabular import MDP, queues, solve, zoo
 from . import oracles
 
 
-def criss_cross_services(mu2):
+def criss_cross_services(mu2, work_conserving):
     """What the two stations do in a state, for each action: rate, queue of the job, and its next queue."""
 
     def of_action(first_choice):
         def services(x):
-            chosen = [k for k in (first_choice, 2 - first_choice) if x[k] > 0][:1]
+            order = (first_choice, 2 - first_choice) if work_conserving else (first_choice,)
+            chosen = [k for k in order if x[k] > 0][:1]
             first = [(2.0, k, 1 if k == 0 else None) for k in chosen]
             return first + ([(mu2, 1, None)] if x[1] > 0 else [])
 
@@ -43,18 +44,18 @@ def n_model_services():
     [
         (
             queues.criss_cross("BM", truncation=3),
-            lambda: oracles.network(3, [0.6, 0, 0.6], criss_cross_services(1.0), sum),
+            lambda: oracles.network(3, [0.6, 0, 0.6], criss_cross_services(1.0, False), sum),
         ),
         (
-            queues.criss_cross(truncation=2, arrival=0.7, mu2=1.1),
-            lambda: oracles.network(2, [0.7, 0, 0.7], criss_cross_services(1.1), sum),
+            queues.criss_cross(truncation=2, arrival=0.7, mu2=1.1, work_conserving=True),
+            lambda: oracles.network(2, [0.7, 0, 0.7], criss_cross_services(1.1, True), sum),
         ),
         (
             queues.n_model(truncation=5, load=0.8),
             lambda: oracles.network(5, [1.3 * 0.8, 0.4 * 0.8], n_model_services(), lambda x: 3 * x[0] + x[1]),
         ),
     ],
-    ids=["criss-cross", "criss-cross with other rates", "N-model"],
+    ids=["criss-cross", "criss-cross, work-conserving", "N-model"],
 )
 def test_models_equal_a_construction_state_by_state(model, oracle):
     P, r = oracle()
