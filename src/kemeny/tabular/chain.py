@@ -39,12 +39,16 @@ class Chain:
         if self.P.ndim != 2 or self.P.shape[0] != self.P.shape[1] or self.P.shape[0] == 0:
             raise UserError(f"A transition matrix must be square and not empty, but this one has shape {self.P.shape}.")
         self.P = stochastic(self.P)
+        self.grid: tuple[int, ...] | None = None
 
     @classmethod
-    def trusted(cls, P: Any) -> "Chain":
-        """Make a chain from a matrix that is known to be stochastic, without checking or copying it."""
+    def trusted(cls, P: Any, grid: tuple[int, ...] | None = None) -> "Chain":
+        """Make a chain from a matrix that is known to be stochastic, without checking or copying it.
+
+        `grid` is the shape of the grid whose points are the states, if they are: see `MDP`.
+        """
         chain = cls.__new__(cls)
-        chain.P = P
+        chain.P, chain.grid = P, grid
         return chain
 
     @property
@@ -259,7 +263,7 @@ class Chain:
     def sparse(self) -> SparseChain:
         """The solver for large sparse chains."""
         self._require_unichain("The stationary distribution")
-        return SparseChain(sp.csr_array(self.P))
+        return SparseChain(sp.csr_array(self.P), self.grid)
 
     def dense(self) -> np.ndarray:
         """P as a dense matrix; raises an error if the matrix would be too large."""

@@ -248,7 +248,7 @@ class MDP:
         given = np.asarray(policy)
         if given.ndim == 1:
             self._check_actions(given)
-            return Chain.trusted(self.P[given * self.n_states + np.arange(self.n_states)])
+            return Chain.trusted(self.P[given * self.n_states + np.arange(self.n_states)], self.grid)
         weights = self.policy(given)
         if not self.is_sparse:
             stacked = self.P.reshape(self.n_actions, self.n_states, self.n_states)
@@ -257,7 +257,7 @@ class MDP:
         pairs = (weights[states, actions], (states, actions * self.n_states + states))
         mixed = sp.csr_array(sp.csr_array(pairs, shape=self.P.shape[::-1]) @ self.P)
         mixed.sort_indices()
-        return Chain.trusted(mixed)
+        return Chain.trusted(mixed, self.grid)
 
     def _check_actions(self, given: np.ndarray) -> None:
         if given.shape != (self.n_states,):

@@ -1,6 +1,9 @@
-"""What a solver returns: a policy, its gain, and bounds on the best gain."""
+"""What a solver returns: a policy, its gain, and bounds on the best gain; and what is known while it runs."""
 
 import dataclasses
+import types
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -23,7 +26,68 @@ class Solution:
     gain_bounds: tuple[float, float]
     """The smallest and the largest entry of max_a [r + P·h] − h: the best gain from any start lies between them."""
 
+    reason: str = ""
+    """Why this method was chosen, if `solve` chose it."""
+
     def __str__(self) -> str:
         low, high = self.gain_bounds
         iterations = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'}"
         return f"{self.method}: gain {self.gain:.10g} in [{low:.10g}, {high:.10g}], {iterations}"
+
+
+class Known(NamedTuple):
+    """What is known about the best gain at some moment of a search."""
+
+    method: str
+    iterations: int
+    low: float
+    high: float
+
+
+Watch = Callable[[Known], None]
+"""Is told what is known after each iteration of a solver."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C during a search; `solution` is what was known by then, and its bounds are certain."""
+
+    def __init__(self, solution: Solution):
+        low, high = solution.gain_bounds
+        super().__init__(
+            f"Stopped: the best gain is in [{low:.10g}, {high:.10g}], after {solution.iterations} iterations."
+        )
+        self.solution = solution
+
+
+class Search:
+    """Keeps the best bounds of a search and the policy that goes with them; used as a context.
+
+    The bounds of every iteration hold, so the largest lower bound and the smallest upper bound do.
+    """
+
+    def __init__(self, method: str, watch: Watch | None = None, reason: str = ""):
+        self.method, self.watch, self.reason = method, watch, reason
+        self.iterations, self.low, self.high = 0, -np.inf, np.inf
+        self.best: tuple[np.ndarray, np.ndarray] | None = None
+
+    def see(self, h: np.ndarray, policy: np.ndarray, low: float, high: float) -> None:
+        """Take note of an iteration: h, the best policy given h, and the bounds that follow."""
+        self.iterations += 1
+        if self.best is None or low > self.low:
+            self.best = h, policy
+        self.low, self.high = max(self.low, low), min(self.high, high)
+        if self.watch is not None:
+            self.watch(Known(self.method, self.iterations, self.low, self.high))
+
+    def solution(self, h: np.ndarray, policy: np.ndarray, gain: float | None = None) -> Solution:
+        """The result of the search."""
+        low, high = min(self.low, self.high), max(self.low, self.high)  # rounding may turn a tiny interval around
+        middle = (low + high) / 2 if gain is None else min(max(gain, low), high)
+        return Solution(self.method, middle, h, policy, self.iterations, (low, high), self.reason)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+        if kind is KeyboardInterrupt and self.best is not None:
+            raise Stopped(self.solution(*self.best)) from None

@@ -1,8 +1,8 @@
 """Large sparse chains: stationary distribution, gain, bias and Kemeny's constant without a dense matrix.
 
-There are two ways to solve with I − P. A chain that mixes fast (a random graph) is easy for a Krylov method and too
-large for a factorisation, whose factors would be dense. A chain whose graph is long and narrow (a queue) mixes slowly,
-but its factors are almost as sparse as the chain. The Krylov method is tried first, and the factorisation if it stalls.
+There are two ways to solve with I − P. A Krylov method with the coarser chains of `multigrid` is tried first; it needs
+a few dozen iterations, also for chains that mix slowly. If it does not become precise enough, I − P is factorised: the
+factors of a chain whose graph is long and narrow are almost as sparse as the chain.
 """
 
 import dataclasses
@@ -16,7 +16,10 @@ import scipy.sparse.linalg as spla
 from scipy.sparse import csgraph
 
 from kemeny.errors import UserError
-from kemeny.tabular.structure import find_classes
+from kemeny.tabular.bicgstab import solve_chain
+from kemeny.tabular.blocks import Blocks
+from kemeny.tabular.multigrid import Hierarchy, Merging
+from kemeny.tabular.structure import find_classes, rows_of
 
 KRYLOV_TOLERANCE = 1e-13
 """The residual at which a Krylov solve stops, relative to its right-hand side."""
@@ -27,6 +30,12 @@ ROUNDING_RESIDUAL = 1e-11
 STALL_RATIO = 0.5
 """A solve stalls if a round of a few hundred products leaves more than this share of the residual: at that rate ten
 digits would take thousands of products."""
+
+KRYLOV_LIMIT = 3000
+"""Most iterations of the Krylov method with coarser chains."""
+
+ACCEPTED = 1e-11
+"""The residual that is accepted from that method, relative to the larger of right-hand side and solution."""
 
 LARGEST_FILL = 10**9
 """The largest number of entries that a factorisation may have (8 GB), estimated from the bandwidth of its matrix."""
@@ -53,10 +62,27 @@ class TraceEstimate:
 class SparseChain:
     """Solves linear systems with I − P of a sparse unichain; P is in CSR form."""
 
-    def __init__(self, P: sp.csr_array, use_krylov: bool = True):
+    def __init__(self, P: sp.csr_array, grid: tuple[int, ...] | None = None, use_krylov: bool = True):
         self.P = P
         self.n = len(P.indptr) - 1
         self.use_krylov = use_krylov and self.n > DIRECT_FIRST
+        self.blocks = Blocks(self.n)
+        self.merging = Merging(grid)
+
+    @functools.cached_property
+    def inverse(self) -> Hierarchy | None:
+        """An approximate inverse of I − P."""
+        return self.merging.hierarchy(self.P)
+
+    def krylov(self, right: np.ndarray, scale: float, transposed: bool = False) -> np.ndarray | None:
+        """x with x − P·x + mean(x) = right; None if the residual stays above what can be accepted."""
+        matrix = sp.csr_array(self.P.T) if transposed else self.P
+        inverse = self.merging.hierarchy(self.P, transposed) if transposed else self.inverse
+        rows = [rows_of(matrix, part) for part in self.blocks.slices]
+        guess = np.full(self.n, right.mean())
+        found = solve_chain(rows, right, guess, KRYLOV_TOLERANCE * scale, KRYLOV_LIMIT, self.blocks, inverse)
+        largest = max(scale, float(np.abs(found.x).max()))
+        return found.x if found.span <= ACCEPTED * largest else None
 
     @functools.cached_property
     def ground(self) -> int:
@@ -83,11 +109,6 @@ class SparseChain:
         return spla.splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
 
     @functools.cached_property
-    def transposed(self) -> sp.csr_array:
-        """Pᵀ."""
-        return sp.csr_array(self.P.T)
-
-    @functools.cached_property
     def stationary(self) -> np.ndarray:
         """d, the stationary distribution, by one solve."""
         if self.n == 1:
@@ -95,7 +116,7 @@ class SparseChain:
         uniform = np.full(self.n, 1 / self.n)
         if self.use_krylov:
             # dᵀ(I − P + 1uᵀ) = uᵀ for every u that sums to 1, since dᵀ1 = 1.
-            found = krylov(lambda x: x - self.transposed @ x + uniform * x.sum(), uniform, uniform)
+            found = self.krylov(uniform, 1.0, transposed=True)
             if found is not None and found.min() > -LARGEST_RESIDUAL:
                 found = np.maximum(found, 0)
                 return found / found.sum()
@@ -105,15 +126,13 @@ class SparseChain:
         visits[self.others] = np.maximum(self.factor.solve(step, trans="T"), 0)
         return visits / visits.sum()
 
-    def gain_and_bias(
-        self, reward: np.ndarray, guess: np.ndarray | None = None, tolerance: float = KRYLOV_TOLERANCE
-    ) -> tuple[float, np.ndarray]:
-        """ρ and a solution h of h = r − ρ + P·h, up to a constant; a `guess` close to h saves iterations."""
+    def gain_and_bias(self, reward: np.ndarray) -> tuple[float, np.ndarray]:
+        """ρ and a solution h of h = r − ρ + P·h, up to a constant."""
         if self.n == 1:
             return float(reward[0]), np.zeros(1)
         if self.use_krylov:
             # (I − P + 1uᵀ)x = r is h = r − ρ + P·h with the gauge u·x = ρ.
-            found = krylov(lambda x: x - self.P @ x + x.mean(), reward, guess, tolerance)
+            found = self.krylov(reward, scale_of(reward))
             if found is not None:
                 return float(found.mean()), found - found.mean()
             self.use_krylov = False
@@ -143,7 +162,7 @@ class SparseChain:
 
     def _solve_block(self, right: np.ndarray) -> np.ndarray:
         if self.use_krylov:
-            columns = [krylov(lambda x: x - self.P @ x + x.mean(), column, None) for column in right.T]
+            columns = [self.krylov(np.ascontiguousarray(column), scale_of(column)) for column in right.T]
             if all(column is not None for column in columns):
                 return np.stack([column for column in columns if column is not None], axis=1)
             self.use_krylov = False
@@ -188,6 +207,11 @@ def refuse_large_fill(matrix: sp.csr_array) -> None:
             f"The chain of {len(place) + 1:,} states mixes too slowly for a Krylov method, and the factors of its "
             "matrix are too large; for the best policy use modified_policy_iteration, which needs neither."
         )
+
+
+def scale_of(values: np.ndarray) -> float:
+    """The largest absolute value, or a tiny positive number if all values are 0."""
+    return max(float(np.abs(values).max()), 1e-300)
 
 
 def linear_operator(n: int, apply: Callable[[np.ndarray], np.ndarray]) -> Any:

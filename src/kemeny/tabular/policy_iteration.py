@@ -1,0 +1,176 @@
+"""Policy iteration: exact for small models, and with Krylov solves for models of millions of states.
+
+Large models are solved as by Newton's method with inexact steps. The best policy given h is evaluated only as precisely
+as the present error in the optimality equation deserves. Between two evaluations, sweeps over all actions mend the
+policy where it is wrong in places, which takes them a few steps and policy iteration many.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kemeny.errors import UserError
+from kemeny.tabular.bicgstab import solve_chain
+from kemeny.tabular.chain import Chain
+from kemeny.tabular.mdp import MDP
+from kemeny.tabular.multigrid import Merging
+from kemeny.tabular.solution import Search, Solution, Watch
+from kemeny.tabular.sparse import DIRECT_FIRST, SparseChain
+from kemeny.tabular.structure import rows_of
+from kemeny.tabular.sweeps import Improvement, Sweeps
+
+FORCING = 0.1
+"""The residual to which a policy is evaluated, relative to the present error in the optimality equation."""
+
+MENDING = 40
+"""Most sweeps over all actions between two evaluations."""
+
+MENDED = 0.99
+"""Sweeps go on while each leaves at most this share of the error. An evaluation costs as much as a hundred sweeps."""
+
+KRYLOV_LIMIT = 300
+"""Most Krylov iterations for one policy; a few dozen are usual. What is left then is left to the next policy."""
+
+PATIENCE = 3
+"""Evaluations in a row that may fail before sweeps of the policy take their place for a while."""
+
+RELIEF = 500
+"""The number of sweeps that take the place of failed evaluations."""
+
+ROUNDING = 64 * np.finfo(float).eps
+"""The span cannot become smaller than this share of the values: r + P·h − h is the difference of such values."""
+
+
+def policy_iteration(
+    mdp: MDP,
+    initial: Any = None,
+    tolerance: float = 1e-9,
+    max_iterations: int = 1000,
+    watch: Watch | None = None,
+) -> Solution:
+    """Howard's policy iteration for models whose policies have one recurrent class (Puterman 1994, §8.6).
+
+    `initial` is the first policy. The iteration stops when the gain is known to within `tolerance`, relative to the
+    largest reward, or as precisely as rounding allows. A small model goes on until its policy no longer changes.
+    """
+    sweeps = Sweeps(mdp)
+    goal = tolerance * sweeps.scale
+    policy = mdp.rewards_by_action.argmax(axis=0) if initial is None else np.asarray(initial)
+    with Search("policy iteration", watch) as search:
+        if mdp.is_sparse and mdp.n_states > DIRECT_FIRST:
+            return iterate_large(mdp, sweeps, search, np.zeros(mdp.n_states), policy, lambda: goal, max_iterations)
+        return iterate_small(mdp, sweeps, search, policy, max_iterations)
+
+
+def iterate_small(mdp: MDP, sweeps: Sweeps, search: Search, policy: np.ndarray, max_iterations: int) -> Solution:
+    """Evaluate each policy exactly, by a factorisation, until it no longer changes."""
+    for _ in range(max_iterations):
+        gain, h = evaluate_exactly(mdp, policy)
+        found = sweeps.improve(h, policy)
+        search.see(h, found.policy, found.low, found.high)
+        if np.array_equal(found.policy, policy):
+            return search.solution(h, policy, gain)
+        policy = found.policy
+    raise UserError(f"Policy iteration did not converge in {max_iterations} iterations; raise max_iterations.")
+
+
+def evaluate_exactly(mdp: MDP, policy: np.ndarray) -> tuple[float, np.ndarray]:
+    """ρ and h of a deterministic policy of a small model."""
+    chain = mdp.chain(policy)
+    refuse_several(chain)
+    reward = mdp.rewards[np.arange(mdp.n_states), policy]
+    if chain.is_sparse:
+        return SparseChain(chain.P).gain_and_bias(reward)
+    # (I − P + 1uᵀ)x = r is the Bellman equation with the gauge u·x = ρ, for any u that sums to 1.
+    found = np.linalg.solve(np.eye(chain.n) - chain.P + 1 / chain.n, reward)
+    return float(found.mean()), found - found.mean()
+
+
+def refuse_several(chain: Chain) -> None:
+    """An error that names the classes of a chain with several recurrent classes."""
+    if not chain.is_unichain:
+        raise UserError(
+            f"Policy iteration met a policy with {chain.classes}, so its gain depends on the start state; "
+            "use multichain_policy_iteration."
+        )
+
+
+def iterate_large(
+    mdp: MDP,
+    sweeps: Sweeps,
+    search: Search,
+    h: np.ndarray,
+    policy: np.ndarray | None,
+    goal: Callable[[], float],
+    max_iterations: int,
+) -> Solution:
+    """Evaluate each policy as precisely as the error deserves, until the gain is known to within `goal()`.
+
+    The first policy to be evaluated is `policy`, or the best one given h if it is None.
+    """
+    evaluator = Evaluator(mdp, sweeps)
+    if policy is not None:
+        h = evaluator(policy, h, sweeps.scale * FORCING)
+    for _ in range(max_iterations):
+        found = sweeps.improve(h, evaluator.policy)
+        search.see(h, found.policy, found.low, found.high)
+        if is_enough(found, goal(), h):
+            return search.solution(h, found.policy)
+        h, found = mend(sweeps, search, found, goal())
+        if is_enough(found, goal(), h):
+            return search.solution(h, found.policy)
+        h = evaluator(found.policy, found.best, FORCING * found.span)
+    raise UserError(
+        f"Policy iteration did not reach the tolerance in {max_iterations} iterations: the gain is known to be in "
+        f"[{search.low:.10g}, {search.high:.10g}]. Raise max_iterations, or ask for less."
+    )
+
+
+def is_enough(found: Improvement, goal: float, h: np.ndarray) -> bool:
+    """Whether the gain is known to the goal, or as well as rounding allows."""
+    return found.span <= max(goal, ROUNDING * max(float(h.max()), -float(h.min())))
+
+
+def mend(sweeps: Sweeps, search: Search, found: Improvement, goal: float) -> tuple[np.ndarray, Improvement]:
+    """Sweep over all actions while that helps."""
+    h = found.best
+    for _ in range(MENDING):
+        before, h = found.span, found.best
+        found = sweeps.improve(h, found.policy)
+        search.see(h, found.policy, found.low, found.high)
+        if found.span > MENDED * before or found.span <= goal:
+            break
+    return h, found
+
+
+class Evaluator:
+    """Evaluates one policy after another; each solve starts from the values that it is given."""
+
+    def __init__(self, mdp: MDP, sweeps: Sweeps):
+        self.mdp, self.blocks = mdp, sweeps.blocks
+        self.merging = Merging(mdp.grid)
+        self.policy: np.ndarray | None = None
+        self.failures = 0
+
+    def __call__(self, policy: np.ndarray, h: np.ndarray, enough: float) -> np.ndarray:
+        """h of a policy, up to a constant, with a residual whose span is `enough`, or better values than were given."""
+        self.policy = policy
+        chain = self.mdp.chain(policy)
+        rows = [rows_of(chain.P, part) for part in self.blocks.slices]
+        reward = self.mdp.rewards[np.arange(self.mdp.n_states), policy]
+        inverse = self.merging.hierarchy(chain.P)
+        # A guess whose mean is the gain of its own equation: the residual then has no constant part to remove.
+        solved = solve_chain(rows, reward, h - h.mean(), enough, KRYLOV_LIMIT, self.blocks, inverse)
+        if not solved.span <= enough and inverse is not None:
+            again = solve_chain(rows, reward, solved.x, enough, KRYLOV_LIMIT, self.blocks)
+            solved = again if again.span < solved.span else solved
+        self.failures = 0 if solved.span <= enough else self.failures + 1
+        x = solved.x
+        if self.failures >= PATIENCE:
+            refuse_several(chain)
+            self.failures = 0
+            for _ in range(RELIEF):
+                x = np.concatenate(self.blocks.each(lambda k, part, x=x: rows[k] @ x + reward[part]))
+                x -= x[0]
+        return x - x[0]

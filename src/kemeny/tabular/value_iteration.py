@@ -1,0 +1,119 @@
+"""Value iteration: repeated sweeps, plain, accelerated, or with sweeps of a fixed policy in between."""
+
+from typing import Any
+
+import numpy as np
+
+from kemeny.errors import UserError
+from kemeny.tabular.anderson import Anderson
+from kemeny.tabular.mdp import MDP
+from kemeny.tabular.solution import Search, Solution, Watch
+from kemeny.tabular.structure import rows_of
+from kemeny.tabular.sweeps import Sweeps
+
+
+def relative_value_iteration(
+    mdp: MDP,
+    tolerance: float = 1e-8,
+    step: float = 0.95,
+    max_iterations: int = 1_000_000,
+    initial: Any = None,
+    memory: int = 0,
+    watch: Watch | None = None,
+) -> Solution:
+    """h ← h + step·(max_a [r + P·h] − h), until the gain is known to within `tolerance` (White 1963; Puterman §8.5).
+
+    A `step` below 1 is the aperiodicity transform of Schweitzer (1971): the chain stays where it is with probability
+    1 − step. The optimal policies, gains and biases are the same, and the iteration converges on periodic models too.
+    With a `memory` of a few iterations, Anderson's acceleration combines the last ones into the next: on models that
+    mix slowly this takes a tenth of the sweeps. It needs two vectors per iteration that it remembers.
+    """
+    check_step(step)
+    sweeps = Sweeps(mdp)
+    h = np.zeros(mdp.n_states) if initial is None else np.array(initial, dtype=float)
+    anderson = Anderson(memory) if memory else None
+    name = "accelerated value iteration" if memory else "relative value iteration"
+    with Search(name, watch) as search:
+        for _ in range(max_iterations):
+            found = sweeps.improve(h)
+            search.see(h, found.policy, found.low, found.high)
+            if found.span <= tolerance:
+                return search.solution(h, found.policy)
+            h = next_values(h, found.best, step, found.span, anderson)
+    raise UserError(not_converged(search, max_iterations))
+
+
+def next_values(h: np.ndarray, best: np.ndarray, step: float, span: float, anderson: Anderson | None) -> np.ndarray:
+    """The values after a sweep: a step towards `best`, accelerated if there is a memory."""
+    best -= h
+    best *= step
+    best += h
+    if anderson is not None:
+        return anderson.next(h, best, span)
+    best -= best[0]
+    return best
+
+
+def modified_policy_iteration(
+    mdp: MDP,
+    tolerance: float = 1e-8,
+    sweeps: int = 50,
+    step: float = 0.95,
+    max_iterations: int = 100_000,
+    watch: Watch | None = None,
+) -> Solution:
+    """Improve the policy over all actions, then update h several times for this policy (Puterman & Shin 1978).
+
+    Such an update, a sweep, reads the transitions of one action per state, so it costs 1/A of an improvement. Sweeps
+    stop when they change h little, after `sweeps` at most.
+    """
+    check_step(step)
+    all_actions = Sweeps(mdp)
+    blocks = all_actions.blocks
+    h, policy = np.zeros(mdp.n_states), None
+    rows: list[Any] = []
+    reward = np.empty(0)
+    with Search("modified policy iteration", watch) as search:
+        for _ in range(max_iterations):
+            found = all_actions.improve(h)
+            search.see(h, found.policy, found.low, found.high)
+            if found.span <= tolerance:
+                return search.solution(h, found.policy)
+            h = next_values(h, found.best, step, found.span, None)
+            if policy is None or not np.array_equal(found.policy, policy):
+                policy = found.policy
+                chain = mdp.chain(policy).P
+                rows = [rows_of(chain, part) for part in blocks.slices]
+                reward = mdp.rewards[np.arange(mdp.n_states), policy]
+            for _ in range(sweeps):
+                rise = np.empty(len(h))
+
+                def work(k: int, part: slice, h: Any = h, rise: Any = rise) -> tuple[float, float]:
+                    change = rows[k] @ h
+                    change += reward[part]
+                    change -= h[part]
+                    rise[part] = change
+                    return float(change.min()), float(change.max())
+
+                lows, highs = zip(*blocks.each(work), strict=True)
+                rise *= step
+                h += rise
+                if max(highs) - min(lows) <= 0.1 * found.span:
+                    break
+            h -= h[0]
+    raise UserError(not_converged(search, max_iterations))
+
+
+def check_step(step: float) -> None:
+    """Raise an error unless 0 < step ≤ 1, which the aperiodicity transform needs."""
+    if not 0 < step <= 1:
+        raise UserError(f"The step must be above 0 and at most 1, not {step:g}.")
+
+
+def not_converged(search: Search, iterations: int) -> str:
+    """The message for a gain that is not known to the tolerance yet, with the usual reasons."""
+    return (
+        f"{search.method.capitalize()} did not reach the tolerance: after {iterations} iterations the gain is known to "
+        f"be in [{search.low:.6g}, {search.high:.6g}]. Use policy_iteration if the model mixes slowly, "
+        "multichain_policy_iteration if its gain depends on the start state, or a step below 1 if it is periodic."
+    )
