@@ -66,12 +66,8 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
         del anderson
         left = sweeps_left(spans, aim)
         search.method = "policy iteration"
-        search.reason = (
-            f"after {len(spans)} sweeps the gain was known to within {found.span:.3g}, and {left:,.0f} more sweeps were "
-            "expected to be needed"
-            if math.isfinite(left)
-            else f"{len(spans)} sweeps did not bring the bounds closer"
-        )
+        expected = f"about {left:,.0f} more seemed to be needed" if math.isfinite(left) else "more did not help"
+        search.reason = f"after {len(spans)} sweeps the gain was known to within {found.span:.3g}, and {expected}"
         return iterate_large(mdp, sweeps, search, h, None, lambda: goal(search.low, search.high), max_iterations=1000)
 
 

@@ -17,8 +17,7 @@ from kemeny.tabular.mdp import MDP
 from kemeny.tabular.multigrid import Merging
 from kemeny.tabular.solution import Search, Solution, Watch
 from kemeny.tabular.sparse import DIRECT_FIRST, SparseChain
-from kemeny.tabular.structure import rows_of
-from kemeny.tabular.sweeps import Improvement, Sweeps
+from kemeny.tabular.sweeps import Improvement, PolicySweeps, Sweeps
 
 FORCING = 0.1
 """The residual to which a policy is evaluated, relative to the present error in the optimality equation."""
@@ -37,6 +36,9 @@ PATIENCE = 3
 
 RELIEF = 500
 """The number of sweeps that take the place of failed evaluations."""
+
+STEP = 0.95
+"""The length of their steps: below 1, so that they converge on periodic chains too."""
 
 ROUNDING = 64 * np.finfo(float).eps
 """The span cannot become smaller than this share of the values: r + P·h − h is the difference of such values."""
@@ -156,21 +158,18 @@ class Evaluator:
     def __call__(self, policy: np.ndarray, h: np.ndarray, enough: float) -> np.ndarray:
         """h of a policy, up to a constant, with a residual whose span is `enough`, or better values than were given."""
         self.policy = policy
-        chain = self.mdp.chain(policy)
-        rows = [rows_of(chain.P, part) for part in self.blocks.slices]
-        reward = self.mdp.rewards[np.arange(self.mdp.n_states), policy]
-        inverse = self.merging.hierarchy(chain.P)
-        # A guess whose mean is the gain of its own equation: the residual then has no constant part to remove.
-        solved = solve_chain(rows, reward, h - h.mean(), enough, KRYLOV_LIMIT, self.blocks, inverse)
+        fixed = PolicySweeps(self.mdp, policy, self.blocks)
+        inverse = self.merging.hierarchy(fixed.chain.P)
+        solved = solve_chain(fixed.rows, fixed.reward, h - h.mean(), enough, KRYLOV_LIMIT, self.blocks, inverse)
         if not solved.span <= enough and inverse is not None:
-            again = solve_chain(rows, reward, solved.x, enough, KRYLOV_LIMIT, self.blocks)
+            again = solve_chain(fixed.rows, fixed.reward, solved.x, enough, KRYLOV_LIMIT, self.blocks)
             solved = again if again.span < solved.span else solved
         self.failures = 0 if solved.span <= enough else self.failures + 1
         x = solved.x
         if self.failures >= PATIENCE:
-            refuse_several(chain)
+            refuse_several(fixed.chain)
             self.failures = 0
             for _ in range(RELIEF):
-                x = np.concatenate(self.blocks.each(lambda k, part, x=x: rows[k] @ x + reward[part]))
+                x, _ = fixed.step(x, STEP)
                 x -= x[0]
         return x - x[0]

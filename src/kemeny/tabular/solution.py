@@ -54,7 +54,7 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, solution: Solution):
         low, high = solution.gain_bounds
         super().__init__(
-            f"Stopped: the best gain is in [{low:.10g}, {high:.10g}], after {solution.iterations} iterations."
+            f"Stopped after {solution.iterations} iterations: the best gain is in [{low:.10g}, {high:.10g}]."
         )
         self.solution = solution
 

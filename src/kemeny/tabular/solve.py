@@ -6,8 +6,8 @@ with several recurrent classes; `linear_programme` with and without a limit on t
 which is Algorithm 1 of the paper; and `truncate` for models with infinitely many states.
 
 The solvers end with a vector h. For *any* h, the best gain from every start state lies between the smallest and the
-largest entry of max_a [r + P·h] − h (Puterman 1994, Theorem 8.5.5). These two numbers are returned as `gain_bounds`, and
-the solvers stop when they are close enough. Ctrl-C raises `Stopped`, whose `solution` has the bounds that are known.
+largest entry of max_a [r + P·h] − h (Puterman 1994, Theorem 8.5.5). These two numbers are returned as `gain_bounds`,
+and the solvers stop when they are close enough. Ctrl-C raises `Stopped`, whose `solution` has the bounds that are known.
 """
 
 from kemeny.tabular.certified import certified_policy_iteration

@@ -40,6 +40,12 @@ ACCEPTED = 1e-11
 LARGEST_FILL = 10**9
 """The largest number of entries that a factorisation may have (8 GB), estimated from the bandwidth of its matrix."""
 
+NARROW_FILL = 2 * 10**7
+"""Up to this many entries a factorisation takes no longer than a Krylov solve."""
+
+LONGEST_NARROW = 200_000
+"""States up to which the bandwidth is looked at before anything else; it takes a tenth of a second."""
+
 LARGEST_RESIDUAL = 1e-9
 """A solution with a larger residual than this, relative to its scale, is rejected."""
 
@@ -65,7 +71,7 @@ class SparseChain:
     def __init__(self, P: sp.csr_array, grid: tuple[int, ...] | None = None, use_krylov: bool = True):
         self.P = P
         self.n = len(P.indptr) - 1
-        self.use_krylov = use_krylov and self.n > DIRECT_FIRST
+        self.use_krylov = use_krylov and self.n > DIRECT_FIRST and not is_narrow(P)
         self.blocks = Blocks(self.n)
         self.merging = Merging(grid)
 
@@ -197,16 +203,25 @@ class SparseChain:
 
 
 def refuse_large_fill(matrix: sp.csr_array) -> None:
-    """Raise an error if a factorisation would fill the memory: its factors lie within the bandwidth of the matrix."""
+    """Raise an error if a factorisation would fill the memory."""
+    if (fill := largest_fill(matrix)) > LARGEST_FILL:
+        raise UserError(
+            f"The chain of {matrix.shape[0] + 1:,} states mixes too slowly for a Krylov method, and the factors of its "
+            f"matrix may have {fill:.2g} entries; for the best policy use modified_policy_iteration, which needs neither."
+        )
+
+
+def is_narrow(matrix: sp.csr_array) -> bool:
+    """Whether factors are small and quickly made; they also have the small probabilities to full relative precision."""
+    return matrix.shape[0] <= LONGEST_NARROW and largest_fill(matrix) <= NARROW_FILL
+
+
+def largest_fill(matrix: sp.csr_array) -> int:
+    """The most entries that factors of the matrix can have: they lie within its bandwidth."""
     order = csgraph.reverse_cuthill_mckee(matrix)
     place = np.argsort(order)
     rows = np.repeat(np.arange(len(place)), np.diff(matrix.indptr))
-    bandwidth = int(np.abs(place[rows] - place[matrix.indices]).max(initial=0))
-    if bandwidth * len(place) > LARGEST_FILL:
-        raise UserError(
-            f"The chain of {len(place) + 1:,} states mixes too slowly for a Krylov method, and the factors of its "
-            "matrix are too large; for the best policy use modified_policy_iteration, which needs neither."
-        )
+    return int(np.abs(place[rows] - place[matrix.indices]).max(initial=0)) * len(place)
 
 
 def scale_of(values: np.ndarray) -> float:

@@ -43,7 +43,7 @@ class Sweeps:
         self.rows = [[rows_of(matrix, part) for matrix in mdp.by_action] for part in self.blocks.slices]
 
     def improve(self, h: np.ndarray, present: np.ndarray | None = None) -> Improvement:
-        """The best action in each state given h; a `present` action stays unless another is better by more than a tie."""
+        """The best action in each state given h; the `present` one stays unless another is better by more than a tie."""
         best, policy = np.empty(len(h)), np.empty(len(h), dtype=np.int64)
         margin = 0.0 if present is None else TIE * max(float(h.max()), -float(h.min()), self.scale)
 
@@ -74,3 +74,28 @@ class Sweeps:
     def scale(self) -> float:
         """The largest reward, or a tiny positive number if all are 0."""
         return max(float(self.mdp.rewards.max()), -float(self.mdp.rewards.min()), 1e-300)
+
+
+class PolicySweeps:
+    """The rows and rewards of one deterministic policy, block by block."""
+
+    def __init__(self, mdp: MDP, policy: np.ndarray, blocks: Blocks):
+        self.chain, self.blocks = mdp.chain(policy), blocks
+        self.rows = [rows_of(self.chain.P, part) for part in blocks.slices]
+        self.reward = mdp.rewards[np.arange(mdp.n_states), policy]
+
+    def step(self, h: np.ndarray, step: float) -> tuple[np.ndarray, float]:
+        """h + step·(r + P·h − h), and the span of r + P·h − h."""
+        result = np.empty(len(h))
+
+        def work(k: int, part: slice) -> tuple[float, float]:
+            rise = self.rows[k] @ h
+            rise += self.reward[part]
+            rise -= h[part]
+            ends = float(rise.min()), float(rise.max())
+            rise *= step
+            np.add(h[part], rise, out=result[part])
+            return ends
+
+        lows, highs = zip(*self.blocks.each(work), strict=True)
+        return result, max(highs) - min(lows)

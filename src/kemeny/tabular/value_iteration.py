@@ -8,8 +8,7 @@ from kemeny.errors import UserError
 from kemeny.tabular.anderson import Anderson
 from kemeny.tabular.mdp import MDP
 from kemeny.tabular.solution import Search, Solution, Watch
-from kemeny.tabular.structure import rows_of
-from kemeny.tabular.sweeps import Sweeps
+from kemeny.tabular.sweeps import PolicySweeps, Sweeps
 
 
 def relative_value_iteration(
@@ -69,10 +68,7 @@ def modified_policy_iteration(
     """
     check_step(step)
     all_actions = Sweeps(mdp)
-    blocks = all_actions.blocks
-    h, policy = np.zeros(mdp.n_states), None
-    rows: list[Any] = []
-    reward = np.empty(0)
+    h, policy, fixed = np.zeros(mdp.n_states), None, None
     with Search("modified policy iteration", watch) as search:
         for _ in range(max_iterations):
             found = all_actions.improve(h)
@@ -80,25 +76,12 @@ def modified_policy_iteration(
             if found.span <= tolerance:
                 return search.solution(h, found.policy)
             h = next_values(h, found.best, step, found.span, None)
-            if policy is None or not np.array_equal(found.policy, policy):
+            if fixed is None or not np.array_equal(found.policy, policy):
                 policy = found.policy
-                chain = mdp.chain(policy).P
-                rows = [rows_of(chain, part) for part in blocks.slices]
-                reward = mdp.rewards[np.arange(mdp.n_states), policy]
+                fixed = PolicySweeps(mdp, policy, all_actions.blocks)
             for _ in range(sweeps):
-                rise = np.empty(len(h))
-
-                def work(k: int, part: slice, h: Any = h, rise: Any = rise) -> tuple[float, float]:
-                    change = rows[k] @ h
-                    change += reward[part]
-                    change -= h[part]
-                    rise[part] = change
-                    return float(change.min()), float(change.max())
-
-                lows, highs = zip(*blocks.each(work), strict=True)
-                rise *= step
-                h += rise
-                if max(highs) - min(lows) <= 0.1 * found.span:
+                h, span = fixed.step(h, step)
+                if span <= 0.1 * found.span:
                     break
             h -= h[0]
     raise UserError(not_converged(search, max_iterations))
