@@ -7,7 +7,7 @@ which is Algorithm 1 of the paper; and `truncate` for models with infinitely man
 
 The solvers end with a vector h. For *any* h, the best gain from every start state lies between the smallest and the
 largest entry of max_a [r + P·h] − h (Puterman 1994, Theorem 8.5.5). These two numbers are returned as `gain_bounds`,
-and the solvers stop when they are close enough. Ctrl-C raises `Stopped`, whose `solution` has the bounds that are known.
+and the solvers stop when they are close enough. Ctrl-C raises `Stopped`; its `solution` has the bounds known so far.
 """
 
 from kemeny.tabular.certified import certified_policy_iteration

@@ -40,7 +40,7 @@ ACCEPTED = 1e-11
 LARGEST_FILL = 10**9
 """The largest number of entries that a factorisation may have (8 GB), estimated from the bandwidth of its matrix."""
 
-NARROW_FILL = 2 * 10**7
+NARROW_FILL = 4 * 10**6
 """Up to this many entries a factorisation takes no longer than a Krylov solve."""
 
 LONGEST_NARROW = 200_000
@@ -207,7 +207,7 @@ def refuse_large_fill(matrix: sp.csr_array) -> None:
     if (fill := largest_fill(matrix)) > LARGEST_FILL:
         raise UserError(
             f"The chain of {matrix.shape[0] + 1:,} states mixes too slowly for a Krylov method, and the factors of its "
-            f"matrix may have {fill:.2g} entries; for the best policy use modified_policy_iteration, which needs neither."
+            f"matrix may have {fill:.2g} entries; for the best policy use solve, which needs neither."
         )
 
 

@@ -43,7 +43,7 @@ class Sweeps:
         self.rows = [[rows_of(matrix, part) for matrix in mdp.by_action] for part in self.blocks.slices]
 
     def improve(self, h: np.ndarray, present: np.ndarray | None = None) -> Improvement:
-        """The best action in each state given h; the `present` one stays unless another is better by more than a tie."""
+        """The best actions given h; the `present` one stays unless another is better, by more than a tie."""
         best, policy = np.empty(len(h)), np.empty(len(h), dtype=np.int64)
         margin = 0.0 if present is None else TIE * max(float(h.max()), -float(h.min()), self.scale)
 
