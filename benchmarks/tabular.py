@@ -1,306 +1,257 @@
 """Average-reward solvers on large sparse models: Kemeny beside what else a Python user would pick.
 
-    python benchmarks/tabular.py --peers PEERS_PYTHON [--sizes 10000 100000] [--output benchmarks/results/tabular.md]
+    python benchmarks/tabular.py --peers PEERS_PYTHON [--models garnet-10000 criss-cross-BH-130] [--only Kemeny storm]
+    python benchmarks/tabular.py --render
 
-PEERS_PYTHON is the interpreter of another environment, with `benchmarks/requirements-tabular.txt` installed. Every
-measurement is a process of its own, one after another, on the same model file; its memory is the peak of the process
-with the model loaded in the form that the library wants. Times are of the solver alone, loading and conversion left
-out: processor time, which other work on the machine disturbs little, and the clock's. Every solver gets one thread.
+PEERS_PYTHON is the interpreter of another environment, made by
+
+    python3 -m venv DIRECTORY && DIRECTORY/bin/pip install --no-deps -r benchmarks/requirements-tabular.txt
+
+(without `--no-deps`, mdpax installs JAX for GPUs). Measurements are lines of `benchmarks/results/tabular.jsonl`. Of two
+measurements of the same model and solver the later one counts, so parts can be measured at different times. Every call
+ends by writing the tables, `benchmarks/results/tabular.md`; `--render` does nothing else. What follows `## Notes` in
+that file is written by hand and stays.
+
+How it is measured: every measurement is a process of its own on the same model file, one after another. Times are of
+the solver alone; importing, loading, converting and compiling are left out. Both cores are allowed to every solver (2
+threads). A *sweep* is one product P·v for every action, by SciPy on one thread, measured in the same process before and
+after; the time of a solver in sweeps depends less on the machine. Memory is the peak of the process while it solves,
+without what it takes before a model is loaded, divided by the size of the model's own arrays (probabilities, columns,
+row pointers and rewards). A measurement that takes more than 600 s or 16 GB is ended.
 
 The stopping rule is the same where a library has one to set: stop when the span of v_{n+1} − v_n, which bounds the
-error of the gain, is at most the tolerance. QuantEcon has no average criterion: it gets γ = 0.999 and the tolerance ε
-for which its own rule guarantees (1−γ)·v to that accuracy. How far each gain is from the best known is a column of the
-result: for libraries that return no gain, the gain of their policy. No gain is known better than the tolerance.
+error of the gain, is at most the tolerance. It is 10⁻⁴ for Garnet models and routed queues, and 10⁻⁴ of the published
+mean cost for the networks of queues. QuantEcon has no average criterion: it gets γ = 0.999 (networks: 0.9999) and the
+tolerance ε for which its own rule guarantees (1−γ)·v to that accuracy. Storm's precision is relative and cannot be set
+from stormpy 2.0.0, so a constant is added to the costs that makes it the tolerance. The certified width is that of the
+bounds on the best gain that a solver returns. The last column says how far the gain is below the best known, which is
+the one with the narrowest bounds; for libraries that return no gain, it is the gain of their policy.
 """
 
 import argparse
+import datetime
 import json
-import math
 import os
 import pathlib
 import platform
-import resource
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
-import scipy.sparse as sp
 
-TOLERANCE = 1e-4
-GAMMA = 0.999
-ACTIONS = 4
-PROCESSOR_LIMIT = 600
-"""Seconds of processor time for one measurement, loading included."""
-SLOW = (
-    "pymdptoolbox, relative value iteration",
-    "QuantEcon γ = 0.999, value iteration",
-    "QuantEcon γ = 0.999, policy iteration",
-)
-"""They take seconds to minutes at 10,000 states, where they get 20 seconds; more states are not tried (pymdptoolbox
-makes S × S matrices)."""
+import tabular_models
+from tabular_models import Model
+from tabular_solvers import SOLVERS
 
+RESULTS = pathlib.Path(__file__).parent / "results"
 
-def garnet(states: int) -> tuple[sp.csr_array, np.ndarray]:
-    """Five random successors for each state and action, one of which is the next state on a ring."""
-    rng = np.random.default_rng(0)
-    rows, branches = states * ACTIONS, 5
-    successors = rng.integers(states, size=(rows, branches))
-    successors[:, 0] = (np.tile(np.arange(states), ACTIONS) + 1) % states
-    weights = rng.random((rows, branches)) + 0.05
-    weights /= weights.sum(axis=1, keepdims=True)
-    matrix = sp.csr_array((weights.ravel(), successors.ravel(), np.arange(rows + 1) * branches), shape=(rows, states))
-    matrix.sum_duplicates()
-    return matrix, rng.random((states, ACTIONS))
+LOADING_SECONDS = 900
+"""Time for loading a model and for computing the gain of a policy, beside the limit for the solver."""
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+NOTES = "## Notes"
 
 
-def queues(states: int) -> tuple[sp.csr_array, np.ndarray]:
-    """Four queues of different speed; an action routes the next customer to one of them. Uniformised, cost = customers.
-
-    Customers arrive at rate 1.6 and are served at rates 1.0, 0.8, 0.6 and 0.4; one who finds the chosen queue full is
-    lost, at a cost of 20.
-    """
-    side = round(states**0.25)
-    arrival, service, lost = 1.6, np.array([1.0, 0.8, 0.6, 0.4]), 20.0
-    total = arrival + service.sum()
-    n = side**4
-    state = np.arange(n)
-    stride = side ** np.arange(4)
-    length = state[:, None] // stride % side
-    departs = np.where(length > 0, state[:, None] - stride, state[:, None])
-    blocks, rewards = [], np.empty((n, ACTIONS))
-    for a in range(ACTIONS):
-        full = length[:, a] == side - 1
-        target = np.where(full, state, state + stride[a])
-        columns = np.concatenate([target[:, None], departs], axis=1)
-        weights = np.tile(np.concatenate([[arrival], service]) / total, (n, 1))
-        block = sp.csr_array((weights.ravel(), columns.ravel(), np.arange(n + 1) * 5), shape=(n, n))
-        block.sum_duplicates()
-        blocks.append(block)
-        rewards[:, a] = -length.sum(axis=1) - np.where(full, lost * arrival / total, 0.0)
-    return sp.csr_array(sp.vstack(blocks, format="csr")), rewards
+# Measuring
 
 
-MODELS = {"garnet": garnet, "queues": queues}
-
-
-class Clock:
-    """Processor and clock seconds since it was made."""
-
-    def __init__(self):
-        self.processor, self.clock = time.process_time(), time.perf_counter()
-
-    def __call__(self) -> dict[str, float]:
-        """The seconds passed."""
-        return {"processor": time.process_time() - self.processor, "clock": time.perf_counter() - self.clock}
-
-
-# Workers: each returns (gain, seconds, iterations or None)
-
-
-def kemeny_solver(method: str):
-    def run(matrix: sp.csr_array, rewards: np.ndarray):
-        from kemeny.tabular import MDP, solve
-
-        n = matrix.shape[1]
-        mdp = MDP([matrix[a * n : (a + 1) * n] for a in range(ACTIONS)], rewards)
-        mdp.by_action, mdp.rewards_by_action  # noqa: B018, views of the model, part of loading it
-        solver = getattr(solve, method)
-        scale = float(np.abs(rewards).max()) if method == "policy_iteration" else 1.0
-        clock = Clock()
-        found = solver(mdp, tolerance=TOLERANCE / scale)
-        return found.gain, clock(), found.iterations
-
-    return run
-
-
-def mdpsolver_solver(algorithm: str):
-    def run(matrix: sp.csr_array, rewards: np.ndarray):
-        import mdpsolver
-
-        n = matrix.shape[1]
-        columns, weights = [], []
-        for s in range(n):
-            spans = [slice(matrix.indptr[a * n + s], matrix.indptr[a * n + s + 1]) for a in range(ACTIONS)]
-            columns.append([matrix.indices[span].tolist() for span in spans])
-            weights.append([matrix.data[span].tolist() for span in spans])
-        model = mdpsolver.model()
-        model.mdp(discount=0.99, rewards=rewards.tolist(), tranMatProbs=weights, tranMatColumns=columns)
-        clock = Clock()
-        model.solve(algorithm=algorithm, criterion="average", tolerance=TOLERANCE, parallel=False)
-        seconds = clock()
-        return gain_of(matrix, rewards, np.array(model.getPolicy())), seconds, None
-
-    return run
-
-
-def mdptoolbox_solver(matrix: sp.csr_array, rewards: np.ndarray):
-    import mdptoolbox.mdp
-
-    n = matrix.shape[1]
-    P = [sp.csr_matrix(matrix[a * n : (a + 1) * n]) for a in range(ACTIONS)]
-    solver = mdptoolbox.mdp.RelativeValueIteration(P, rewards, epsilon=TOLERANCE, max_iter=100_000)
-    clock = Clock()
-    solver.run()
-    return float(solver.average_reward), clock(), solver.iter
-
-
-def quantecon_solver(method: str):
-    def run(matrix: sp.csr_array, rewards: np.ndarray):
-        from quantecon.markov import DiscreteDP
-
-        n = matrix.shape[1]
-        order = (np.arange(ACTIONS)[None, :] * n + np.arange(n)[:, None]).ravel()
-        by_state = sp.csr_matrix(matrix[order])
-        s, a = np.repeat(np.arange(n), ACTIONS), np.tile(np.arange(ACTIONS), n)
-        model = DiscreteDP(rewards.ravel(), by_state, GAMMA, s, a)
-        clock = Clock()
-        # QuantEcon guarantees |v − v*| < ε/2; (1−γ)·v is then known to the tolerance.
-        found = model.solve(method=method, epsilon=2 * TOLERANCE / (1 - GAMMA), max_iter=1_000_000)
-        seconds = clock()
-        return gain_of(matrix, rewards, found.sigma), seconds, found.num_iter
-
-    return run
-
-
-def gain_of(matrix: sp.csr_array, rewards: np.ndarray, policy: np.ndarray) -> float:
-    """The gain of a policy, by averaging along its chain: for libraries that return a policy and no gain."""
-    n = matrix.shape[1]
-    rows = sp.csr_array(matrix[policy * n + np.arange(n)])
-    h, earned = np.zeros(n), rewards[np.arange(n), policy]
-    for _ in range(200_000):
-        rise = rows @ h + earned - h
-        if np.ptp(rise) < TOLERANCE / 10:
-            break
-        h += 0.95 * rise
-        h -= h[0]
-    return float((rise.min() + rise.max()) / 2)
-
-
-SOLVERS = {
-    "Kemeny, relative value iteration": ("own", kemeny_solver("relative_value_iteration")),
-    "Kemeny, modified policy iteration": ("own", kemeny_solver("modified_policy_iteration")),
-    "Kemeny, policy iteration": ("own", kemeny_solver("policy_iteration")),
-    "MDPSolver, value iteration": ("peer", mdpsolver_solver("vi")),
-    "MDPSolver, modified policy iteration": ("peer", mdpsolver_solver("mpi")),
-    "MDPSolver, policy iteration": ("peer", mdpsolver_solver("pi")),
-    "pymdptoolbox, relative value iteration": ("peer", mdptoolbox_solver),
-    "QuantEcon γ = 0.999, value iteration": ("peer", quantecon_solver("value_iteration")),
-    "QuantEcon γ = 0.999, modified policy iteration": ("peer", quantecon_solver("modified_policy_iteration")),
-    "QuantEcon γ = 0.999, policy iteration": ("peer", quantecon_solver("policy_iteration")),
-}
-
-
-def work(name: str, directory: pathlib.Path) -> None:
-    """Solve the model in a directory and print the measurement as JSON."""
-    parts = [np.load(directory / f"{part}.npy") for part in ("data", "indices", "indptr")]
-    rewards = np.load(directory / "rewards.npy")
-    matrix = sp.csr_array(tuple(parts), shape=(rewards.size, len(rewards)))
-    gain, seconds, iterations = SOLVERS[name][1](matrix, rewards)
-    print(json.dumps({"gain": gain, "iterations": iterations, "gigabytes": peak_memory()} | seconds))
-
-
-def peak_memory() -> float:
-    """Peak memory of this process in GB; `getrusage` would include that of the process that started it."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024**2
-
-
-def measure(name: str, python: str, directory: pathlib.Path) -> dict:
+def measure(name: str, python: str, directory: pathlib.Path, args: argparse.Namespace) -> dict:
     """The measurement of one solver in a process of its own; if it did not finish, why."""
-    limit = 20 if name in SLOW else PROCESSOR_LIMIT
-    command = [python, __file__, "--work", name, "--directory", str(directory), "--limit", str(limit)]
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads, check=False)
-    if done.returncode == -signal.SIGXCPU:
-        return {"failed": f"not done in {limit} s of processor time, loading included"}
+    limit = min(args.seconds, SOLVERS[name].seconds or args.seconds)
+    script = str(pathlib.Path(__file__).with_name("tabular_solvers.py"))
+    command = [python, script, name, str(directory), "--seconds", str(limit), "--gigabytes", str(args.gigabytes)]
+    environment = os.environ | {variable: str(args.threads) for variable in THREADS} | {"JAX_PLATFORMS": "cpu"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False, timeout=limit + LOADING_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not loaded in {LOADING_SECONDS} s"}
+    if done.returncode == -signal.SIGALRM:
+        return {"failed": f"not done in {limit} s"}
     if done.returncode != 0:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        return {"failed": (lines[-1] if lines else f"exit code {done.returncode}")[:80]}
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        text = lines[-1] if lines else f"exit code {done.returncode}"
+        if "MemoryError" in done.stderr or "bad_alloc" in done.stderr or done.returncode == -signal.SIGKILL:
+            text = f"needs more than {args.gigabytes:g} GB"
+        return {"failed": text[:100]}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def save_model(make, size: int, directory: pathlib.Path) -> tuple[int, int]:
-    matrix, rewards = make(size)
-    for part in ("data", "indices", "indptr"):
-        np.save(directory / f"{part}.npy", getattr(matrix, part))
-    np.save(directory / "rewards.npy", rewards)
-    return len(rewards), matrix.nnz
+def measure_model(key: str, names: list[str], args: argparse.Namespace) -> None:
+    """Measure solvers on one model, and write each measurement at once."""
+    model = tabular_models.make(key)
+    facts = describe(key, model)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = pathlib.Path(folder)
+        tabular_models.save(model, directory)
+        del model
+        for name in names:
+            solver = SOLVERS[name]
+            python = sys.executable if solver.is_own else args.peers
+            if python is None:
+                continue
+            if facts["states"] > solver.largest:
+                measured = {"failed": f"not tried beyond {solver.largest:,} states"}
+            else:
+                measured = measure(name, python, directory, args)
+            load = {"load": os.getloadavg()[0], "date": datetime.date.today().isoformat(), "threads": args.threads}
+            record = {"model": key, "solver": name, "own": solver.is_own} | facts | measured | load
+            with args.results.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            print(key, name, measured, flush=True)
 
 
-def table(rows: dict[str, dict]) -> list[str]:
-    done = {name: row for name, row in rows.items() if "processor" in row}
-    fastest_peer = min((row["processor"] for name, row in done.items() if "Kemeny" not in name), default=math.nan)
-    best = max(row["gain"] for row in done.values())
+def describe(key: str, model: Model) -> dict:
+    return {
+        "states": model.states,
+        "actions": model.actions,
+        "entries": model.matrix.nnz,
+        "bytes": model.bytes,
+        "tolerance": model.tolerance,
+        "gamma": model.gamma,
+    }
+
+
+# Tables
+
+
+def read(path: pathlib.Path) -> dict[str, dict[str, dict]]:
+    """The last record of each model and solver; solvers in the order of `SOLVERS`."""
+    tables: dict[str, dict[str, dict]] = {}
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        tables.setdefault(record["model"], {})[record["solver"]] = record
+    order = list(SOLVERS)
+    return {
+        key: dict(sorted(rows.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+        for key, rows in tables.items()
+    }
+
+
+def best_known(rows: list[dict]) -> float:
+    """The gain with the narrowest certified bounds, or the largest."""
+    bounded = [row for row in rows if row["bounds"]]
+    if bounded:
+        low, high = min((row["bounds"] for row in bounded), key=lambda bounds: bounds[1] - bounds[0])
+        return (low + high) / 2
+    return max(row["gain"] for row in rows)
+
+
+def section(key: str, rows: dict[str, dict]) -> list[str]:
+    """One table."""
+    done = [row for row in rows.values() if "failed" not in row]
+    fastest = min((row["clock"] for row in done if not row["own"]), default=None)
+    best = best_known(done) if done else None
+    some = next(iter(rows.values()))
     lines = [
-        "| solver | processor s | ÷ fastest peer | clock s | iterations | peak memory, GB | gain below the best |",
-        "|---|---|---|---|---|---|---|",
+        f"## {key}: {some['states']:,} states × {some['actions']} actions, {some['entries']:,} transitions",
+        "",
+        f"{some['bytes'] / 1e6:,.0f} MB; tolerance {some['tolerance']:.4g}.",
+        "",
+        "| solver | clock s | ÷ fastest peer | processor s | sweeps | iterations | memory ÷ model "
+        "| certified width | gain below the best |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
         if "failed" in row:
-            lines.append(f"| {name} | {row['failed']} | | | | | |")
+            lines.append(f"| {name} | {row['failed']} | | | | | | | |")
             continue
+        ratio = f"{row['clock'] / fastest:.2f}" if fastest else ""
+        width = f"{row['bounds'][1] - row['bounds'][0]:.1e}" if row["bounds"] else ""
+        unsure = f" ± {row['gain_width'] / 2:.0e}" if row["gain_width"] > row["tolerance"] else ""
+        method = f" ({row['method']})" if name == "Kemeny, default" and row["method"] else ""
         lines.append(
-            f"| {name} | {row['processor']:.3g} | {row['processor'] / fastest_peer:.2f} | {row['clock']:.3g} "
-            f"| {row['iterations'] or ''} | {row['gigabytes']:.2f} | {best - row['gain']:.1e} |"
+            f"| {name}{method} | {row['clock']:.3g} | {ratio} | {row['processor']:.3g} "
+            f"| {row['clock'] / row['sweep']:,.0f} | {row['iterations'] or ''} | {row['memory']:.1f} | {width} "
+            f"| {best - row['gain']:.1e}{unsure} |"
         )
+    dates = sorted({row["date"] for row in rows.values()})
+    loads = [row["load"] for row in rows.values()]
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    lines += ["", f"Measured {when}, at load averages of {min(loads):.1f} to {max(loads):.1f}.", ""]
     return lines
+
+
+def summary(tables: dict[str, dict[str, dict]]) -> list[str]:
+    """For every model, Kemeny's default and its fastest method beside the fastest peer."""
+    lines = [
+        "| model | fastest peer | s | Kemeny's default | s | ÷ fastest peer | fastest of Kemeny ÷ fastest peer |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for key, rows in tables.items():
+        done = {name: row for name, row in rows.items() if "failed" not in row}
+        peers = {name: row["clock"] for name, row in done.items() if not row["own"]}
+        own = {name: row["clock"] for name, row in done.items() if row["own"]}
+        if not peers or not own:
+            continue
+        peer = min(peers, key=lambda name: peers[name])
+        default = done.get("Kemeny, default")
+        cells = ["", "", ""]
+        if default is not None:
+            seconds = default["clock"]
+            cells = [str(default["method"]), f"{seconds:.3g}", f"{seconds / peers[peer]:.2f}"]
+        fastest = f"{min(own.values()) / peers[peer]:.2f}"
+        lines.append(f"| {' | '.join([key, peer, f'{peers[peer]:.3g}', *cells, fastest])} |")
+    return [*lines, ""]
+
+
+def render(results: pathlib.Path, output: pathlib.Path) -> None:
+    """Write the tables of all measurements, and keep the notes."""
+    tables = read(results)
+    known = list(tabular_models.DEFAULT)
+    tables = dict(sorted(tables.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known)))
+    old = output.read_text() if output.exists() else ""
+    notes = old[old.index(NOTES) :].rstrip() if NOTES in old else NOTES
+    versions = sorted({row["version"] for rows in tables.values() for row in rows.values() if row.get("version")})
+    threads = sorted({row["threads"] for rows in tables.values() for row in rows.values()})
+    lines = [
+        "# Average-reward solvers on large sparse models",
+        "",
+        f"Written by `benchmarks/tabular.py` (Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores, {' or '.join(map(str, threads))} threads for every solver). What the columns mean, "
+        "the stopping rule and the limits are in the script's docstring.",
+        "",
+        f"Versions: {', '.join(versions)}.",
+        "",
+        *summary(tables),
+    ]
+    for key, rows in tables.items():
+        lines += section(key, rows)
+    output.write_text("\n".join([*lines, notes]) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", help="the interpreter of the environment that holds the peers")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--only", default="", help="solvers whose name contains this")
-    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("benchmarks/results/tabular.md"))
-    parser.add_argument("--append", action="store_true", help="add tables to the result instead of replacing it")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--directory", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", default=list(tabular_models.DEFAULT), help="names, such as garnet-10000")
+    parser.add_argument("--only", nargs="+", default=[""], help="solvers whose name contains one of these")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS / "tabular.jsonl")
+    parser.add_argument("--output", type=pathlib.Path, default=RESULTS / "tabular.md")
+    parser.add_argument("--replace", action="store_true", help="forget earlier measurements of these models")
+    parser.add_argument("--render", action="store_true", help="only write the tables")
+    parser.add_argument("--seconds", type=int, default=600, help="limit for one solver")
+    parser.add_argument("--gigabytes", type=float, default=16, help="limit for one process")
+    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    if args.work:
-        resource.setrlimit(resource.RLIMIT_CPU, (args.limit, args.limit + 5))
-        work(args.work, args.directory)
-        return
-    lines = args.output.read_text().splitlines() if args.append else header()
-    for model in args.models:
-        for size in args.sizes:
-            lines += section(model, size, args)
-            args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text("\n".join(lines) + "\n")
-
-
-def section(model: str, size: int, args: argparse.Namespace) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        directory = pathlib.Path(folder)
-        states, entries = save_model(MODELS[model], size, directory)
-        rows = {}
-        for name, (where, _) in SOLVERS.items():
-            python = sys.executable if where == "own" else args.peers
-            if python is None or args.only not in name:
-                continue
-            if name in SLOW and states > 20_000:
-                rows[name] = {"failed": "not tried: see 10,000 states"}
-            else:
-                rows[name] = measure(name, python, directory)
-            print(model, states, name, rows[name], flush=True)
-    load = os.getloadavg()[0]
-    title = f"## {model}, {states:,} states × {ACTIONS} actions, {entries:,} transitions"
-    return [title, "", *table(rows), "", f"Load average of the machine at the end of this table: {load:.1f}.", ""]
-
-
-def header() -> list[str]:
-    return [
-        "# Average-reward solvers on large sparse models",
-        "",
-        f"Written by `benchmarks/tabular.py` (Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores). Stopping rule: span of v_{{n+1}} − v_n ≤ {TOLERANCE:g}; what each column means "
-        "is in the script's docstring.",
-        "",
-    ]
+    if not args.render:
+        names = [name for name in SOLVERS if any(part.lower() in name.lower() for part in args.only)]
+        if not names:
+            parser.error(f"no solver is called so; the solvers are: {'; '.join(SOLVERS)}")
+        args.results.parent.mkdir(parents=True, exist_ok=True)
+        if args.replace and args.results.exists():
+            kept = [
+                line for line in args.results.read_text().splitlines() if json.loads(line)["model"] not in args.models
+            ]
+            args.results.write_text("".join(f"{line}\n" for line in kept))
+        for key in args.models:
+            measure_model(key, names, args)
+    if not args.results.exists():
+        parser.error(f"{args.results} does not exist; measure something first")
+    render(args.results, args.output)
 
 
 if __name__ == "__main__":
