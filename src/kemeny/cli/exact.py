@@ -16,6 +16,7 @@ def exact(
     costs: str | None = None,
     limit: float | None = None,
     share: float = 0.01,
+    precision: float = 1e-8,
 ) -> None:
     """Solve a finite model exactly: print its constants, its best policy and the bounds on a step toward that policy.
 
@@ -28,9 +29,12 @@ def exact(
         costs: Of a .drn file: the reward model, or the label, that is the cost.
         limit: Also find the best policy whose average cost is at most this; the model needs costs.
         share: The size of the step for the bounds: the fraction of the way from the uniform policy to the best one.
+        precision: How well the best gain of a large model must be known, relative to the gain. Ctrl-C stops the search
+            and prints the bounds that are known by then.
     """
     from kemeny.errors import UserError
     from kemeny.experiments.exact import report_model
+    from kemeny.tabular import solve
     from kemeny.tabular.mdp import MDP
     from kemeny.tabular.zoo import MODELS, model
 
@@ -46,4 +50,10 @@ def exact(
         mdp = model(zoo)
     else:
         raise UserError(f"Give either a model file or, with --zoo, the name of a known model: {', '.join(MODELS)}.")
-    report_model(mdp, output, limit, share)
+    if not 0 < precision < 1:
+        raise UserError(f"The precision must be above 0 and below 1, not {precision:g}.")
+    try:
+        report_model(mdp, output, limit, share, precision)
+    except solve.Stopped as stopped:
+        print(stopped)
+        raise SystemExit(130) from None

@@ -17,15 +17,20 @@ from kemeny.tabular.worst_case import kappa_star
 EFFECTIVE_HORIZONS = np.logspace(1, 6, 41)
 """1/(1−γ), the horizontal axis of the picture."""
 
+MANY_PROBES = 30_000
+"""Most states for which κ is estimated from 60 probes; each probe is a solve, so larger chains get 12."""
+
 SEARCH_LIMIT = 100
 """Most states for which κ* is searched for: a second for 44 states, and more than ten minutes for 312."""
 
 
-def report_model(mdp: MDP, output: pathlib.Path, limit: float | None = None, share: float = 0.01) -> None:
+def report_model(
+    mdp: MDP, output: pathlib.Path, limit: float | None = None, share: float = 0.01, precision: float = 1e-8
+) -> None:
     """Print the exact quantities of a model and draw the bounds on a step from the uniform policy.
 
     The step goes the fraction `share` of the way to the best policy. With `limit`, the best policy whose average cost
-    keeps the limit is reported too.
+    keeps the limit is reported too. The gain of a large model is found to within `precision`, relative to the gain.
     """
     if not 0 < share <= 1:
         raise UserError(f"The share must be above 0 and at most 1, not {share:g}.")
@@ -33,14 +38,14 @@ def report_model(mdp: MDP, output: pathlib.Path, limit: float | None = None, sha
         mdp.signal("cost")  # a model without costs is refused before anything is computed
     console = rich.console.Console()
     console.print(f"[bold]{mdp.name}[/bold]: {counted(mdp.n_states, 'state')}, {counted(mdp.n_actions, 'action')}")
-    best = solve_unichain(mdp)
+    best = solve_unichain(mdp, precision, console)
     if best is None:
         report_multichain(mdp, console)
         if limit is not None:
             report_limit_of_multichain(mdp, limit, console)
         return
-    report_policies(mdp, best.policy, console)
     report_best(mdp, best, console)
+    report_policies(mdp, best.policy, console)
     if limit is not None:
         report_limit(mdp, limit, console)
     if mdp.n_states > DENSE_LIMIT:
@@ -53,15 +58,25 @@ def report_model(mdp: MDP, output: pathlib.Path, limit: float | None = None, sha
     console.print(f"Wrote {output}.")
 
 
-def solve_unichain(mdp: MDP) -> solve.Solution | None:
-    """The best policy, or None if the gain may depend on the start state."""
+def solve_unichain(mdp: MDP, precision: float, console: rich.console.Console) -> solve.Solution | None:
+    """The best policy, or None if the gain may depend on the start state; shows what is known meanwhile."""
     if not mdp.chain(mdp.uniform_policy).is_unichain:
         return None
-    try:
-        best = solve.policy_iteration(mdp)
-    except UserError:
-        # Policy iteration met a policy with several recurrent classes; the best policy may still have only one.
-        return None
+    with console.status("Solving the model") as status:
+
+        def watch(known: solve.Known) -> None:
+            width = f"{known.high - known.low:.2g}"
+            status.update(f"{known.method}: the best gain is in [{known.low:.8g}, {known.high:.8g}], width {width}")
+
+        try:
+            return found_unichain(mdp, solve.solve(mdp, precision=precision, watch=watch))
+        except UserError:
+            # Policy iteration met a policy with several recurrent classes; the best policy may still have only one.
+            return None
+
+
+def found_unichain(mdp: MDP, best: solve.Solution) -> solve.Solution | None:
+    """The solution, or None if its policy has several recurrent classes."""
     return best if mdp.chain(best.policy).is_unichain else None
 
 
@@ -92,7 +107,8 @@ def report_policies(mdp: MDP, best: np.ndarray, console: rich.console.Console) -
             "ρ_c, cost per step", *(number(mdp.evaluate(policy, signal="cost").rho) for policy in columns.values())
         )
     for name, quantity in QUANTITIES.items():
-        table.add_row(name, *(attempt(quantity, chain) for chain in chains))
+        with console.status(f"Computing: {name}"):
+            table.add_row(name, *(attempt(quantity, chain) for chain in chains))
     console.print(table)
     if mdp.n_states > SEARCH_LIMIT:
         console.print(f"More than {SEARCH_LIMIT} states: κ*, the largest κ of all policies, is not searched for.")
@@ -106,7 +122,9 @@ def report_policies(mdp: MDP, best: np.ndarray, console: rich.console.Console) -
 QUANTITIES: dict[str, Callable[[Chain], Any]] = {
     "transient states": lambda chain: len(chain.classes.transient),
     "period": lambda chain: chain.periods[0],
-    "κ = Tr(Z), Kemeny's constant": lambda chain: chain.kemeny if chain.n <= DENSE_LIMIT else chain.kemeny_estimate(),
+    "κ = Tr(Z), Kemeny's constant": lambda chain: (
+        chain.kemeny if chain.n <= DENSE_LIMIT else chain.kemeny_estimate(probes=60 if chain.n <= MANY_PROBES else 12)
+    ),
     "1 + (n−1)/(1−SLEM), upper bound on κ": lambda chain: chain.kemeny_bound,
     "Tr(Z), including transient states": lambda chain: chain.trace,
     "ζ = ‖Z‖∞": lambda chain: chain.zeta,
@@ -137,7 +155,11 @@ def number(value: float) -> str:
 
 def report_best(mdp: MDP, best: solve.Solution, console: rich.console.Console) -> None:
     """The best policy and its gain."""
-    console.print(f"Best gain {best.gain:.12g}, by {best.method} in {counted(best.iterations, 'iteration')}.")
+    low, high = best.gain_bounds
+    iterations = counted(best.iterations, "iteration")
+    console.print(f"Best gain {best.gain:.12g}, by {best.method} in {iterations}.", soft_wrap=True)
+    console.print(f"It is certainly between {low:.12g} and {high:.12g}: a width of {high - low:.2g}.", soft_wrap=True)
+    console.print(f"Why this method: {best.reason}.", soft_wrap=True)
     if mdp.n_states <= 400:
         console.print("Best policy, the action in each state:", " ".join(map(str, best.policy)), soft_wrap=True)
     else:
