@@ -44,7 +44,8 @@ types: .venv/.installed
 	$(BIN)/pyright
 
 tests: .venv/.installed
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not exact"
+	XLA_FLAGS=--xla_cpu_multi_thread_eigen=false $(BIN)/pytest -n 2 -m exact
 
 clean:
 	rm -rf .venv $(DEMO)
