@@ -44,6 +44,7 @@ def test_ends_of_lambda():
     np.testing.assert_allclose(monte_carlo, expected, atol=1e-5)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("ends", list(itertools.product([True, False], repeat=4)))
 def test_a_batch_equals_its_separate_pieces(ends):
     """Cuts at every position of a batch: nothing leaks from one trajectory into another."""

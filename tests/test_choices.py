@@ -200,6 +200,7 @@ def test_divergence_entropy_and_likelihood_by_enumeration(action, masked):
     np.testing.assert_allclose(p.kl(p), 0, atol=1e-6)
 
 
+@pytest.mark.exact
 def test_one_choice_among_several_is_a_choice():
     """A reduction: the sum over one choice is the choice."""
     logits, other = jax.random.normal(jax.random.key(0), (2, 5, 3))

@@ -34,6 +34,7 @@ def same(a, b):
 # Reductions
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     ("criterion", "spec"), [(Average(), BOX), (Discounted(0.9), CHOICE)], ids=["average", "discounted"]
 )

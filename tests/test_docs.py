@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 
-import jax
 import pytest
 
 import kemeny
@@ -163,7 +162,7 @@ def test_every_block_says_what_it_is(block):
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, about the processes that a page starts
 @pytest.mark.parametrize("page", [page for page in PAGES if any(pages.blocks(page))], ids=lambda page: page.name)
-def test_what_a_page_shows_can_be_typed(page, tmp_path, monkeypatch, quick_to_compile):
+def test_what_a_page_shows_can_be_typed(page, tmp_path, monkeypatch):
     """All blocks of a page, in order (`tests/pages.py` says how)."""
     for folder in ("docs/pictures", "benchmarks/results"):  # where pages write to
         (tmp_path / folder).mkdir(parents=True)
@@ -179,14 +178,6 @@ def test_what_a_page_shows_can_be_typed(page, tmp_path, monkeypatch, quick_to_co
                 reader.follow(block)
     finally:
         pages.clear_of(tmp_path)
-
-
-@pytest.fixture
-def quick_to_compile():
-    """Programs that run for a moment need no optimising."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def run_command_line(monkeypatch, words) -> int:

@@ -96,6 +96,7 @@ def solve(env, folder, **settings):
     )  # fmt: skip
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("criterion", [Average(), Discounted(0.9)], ids=["average", "discounted"])
 def test_learning_in_another_unit_is_the_same_bit_for_bit(criterion):
     """A power of two rounds nothing: policy and normalised critic are equal, values are that many times as large."""

@@ -106,6 +106,7 @@ def test_negative_curvature_and_failed_searches_are_named_and_change_nothing():
         assert not np.array_equal(flat(after.critics), flat(state.critics))  # the critic still learns
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("damping", [-0.1, -1.0])
 def test_the_entropy_is_that_of_the_policy_that_was_kept(damping):
     """Also where the search found an acceptable point that negative curvature forbids."""

@@ -58,6 +58,7 @@ def test_damping_is_added_to_the_diagonal(problem):
     np.testing.assert_allclose(difference, 0.25 * x, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.exact  # as many iterations as dimensions: rounding decides how much of the last residual is left
 def test_conjugate_gradient_solves():
     rng = np.random.default_rng(3)
     root = rng.normal(size=(8, 8))

@@ -45,6 +45,7 @@ def stacked(trees):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("name", LEARNERS)
 def test_scan_equals_the_loop(name):
     """Bit for bit, states and metrics, although a loop runs policy and critics as separate programs."""
@@ -75,6 +76,7 @@ def critics_move(before, after):
     return flat([critic.network for critic in after.critics]) - flat([critic.network for critic in before.critics])
 
 
+@pytest.mark.exact
 def test_a_compiled_update_anneals_by_the_iterations_that_it_is_given():
     """Without being compiled again, and not by those of the learner for which it was compiled first."""
     compiled, state, batch = jax.jit(update), later(ONE_STEP, 1), random_batch(BOX)
@@ -102,6 +104,7 @@ def test_vmap_over_iterations():
     np.testing.assert_allclose(moves[1:], [moves[0]] * 2, rtol=1e-3)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("iterations", [1, 3, 200, 3_333])
 def test_the_annealed_step_size_is_rounded_once(iterations):
     """As Python computes it in double precision, also where it is compiled."""
