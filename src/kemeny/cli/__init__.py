@@ -19,6 +19,7 @@ TRAINING = {"train", "resume", "sweep"}
 """Commands that a scheduler calls and stops: they end with `CALL_AGAIN` if that is what they ask for."""
 COMMANDS = {
     "train": "train a policy and leave a run directory",
+    "sweep": "train many runs: a grid of settings and seeds, side by side or as a job array",
     "check": "step an environment: can it be trained on, and with what settings",
     "resume": "go on with a stopped or killed run",
     "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
@@ -34,6 +35,7 @@ Deep reinforcement learning for tasks that never end.
     kemeny train HalfCheetah-v3 --steps 1e6 --out runs/cheetah
     kemeny evaluate runs/cheetah
     kemeny plot runs/cheetah -o curve.png
+    kemeny sweep HalfCheetah-v3 --gae-lambda 0.8 0.95 --seeds 0 1 2
     kemeny exact --zoo access_control
 
 commands:
