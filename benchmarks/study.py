@@ -1,7 +1,7 @@
-"""Run the study of `study_arms.py`, keep its results in one file, make the tables and pictures of docs/results.md.
+"""Keep the results of the study in one file, and make the tables and pictures of docs/results.md from them.
 
+    kemeny sweep benchmarks/study.toml --only ARM…      # the missing runs of some arms: study.toml says what they are
     python benchmarks/study.py commands                 # print the command of every run
-    python benchmarks/study.py run ARM… --cores 0 1     # the missing runs of these arms, one per core at a time
     python benchmarks/study.py keep RUN…                # evaluate finished runs to 10,000 steps and keep the results
     python benchmarks/study.py tables                   # write the tables into docs/results.md
     python benchmarks/study.py pictures                 # draw docs/pictures/results.png and docs/pictures/acpo.png
@@ -16,15 +16,12 @@
     earlier        (humanoid-10M-10 alone) the same of earlier checkpoints, by their steps
 """
 
-import concurrent.futures
-import contextlib
+import dataclasses
 import json
-import queue
 import re
-import shlex
-import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +30,106 @@ import tyro
 
 import kemeny
 from kemeny.experience.evaluate import evaluation_seed
+from kemeny.experiments.grid import Planned, as_line
+from kemeny.experiments.grid_file import read_grid
 from kemeny.experiments.plots import plot
-from kemeny.runs.settings import from_flat
-from study_arms import PICTURES, TABLES, Arm
+from kemeny.runs.settings import DEFAULT_GAMMA, from_flat
 
-ARMS = {arm.name: arm for arms in TABLES.values() for arm in arms}
 ROOT = Path(__file__).parents[1]
+STUDY = read_grid(ROOT / "benchmarks" / "study.toml")
 KEPT = ROOT / "benchmarks" / "results" / "study.jsonl"
 PAGE = ROOT / "docs" / "results.md"
 DRAWN = ROOT / "docs" / "pictures"
-SHORT = ["--threads", "1", "--eval-max-steps", "1000"]
-"""One thread for each of the runs side by side; evaluations during training are short, the final one is long."""
 FINAL = kemeny.EvaluationProtocol(eval_trajectories=10, eval_max_steps=10_000)
 LAST = 20
 """Batches at the end of training over which a cost is averaged."""
 app = tyro.extras.SubcommandApp()
+
+WORDS = {
+    "delta": "δ = {:g}",
+    "gae_lambda": "λ = {:g}",
+    "cost_gae_lambda": "cost's λ = {:g}",
+    "log_std": "log std {:g}",
+    "cut": "cut at {:,}",
+    "reset_cost": "reset cost {:g}",
+    "rate_by": "ρ̂ by {}",
+    "gauge": "{} gauge",
+    "num_envs": "{} environments",
+    "batch_size": "batches of {:,}",
+    "cg_iterations": "{} CG iterations",
+    "observation_clip": "clip ±{:g}",
+    "critic_epochs": "{} critic epochs",
+    "critic_minibatch": "minibatches of {}",
+}
+"""How a table names a setting."""
+IN_THE_TITLE = {"group", "env", "steps", "seeds", "base", "algorithm", "gamma", "cost", "limit", "episodic"}
+"""What a table or a title names in another way."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One choice of settings on one task: one run per seed, kept as NAME-SEED."""
+
+    written: Mapping[str, Any]
+    """As it stands in the file."""
+    runs: tuple[Planned, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the arm."""
+        return self.runs[0].arm
+
+    @property
+    def env(self) -> str:
+        """Its task."""
+        return self.runs[0].env.name
+
+    @property
+    def steps(self) -> int:
+        """Of each run."""
+        return self.runs[0].settings.steps
+
+    @property
+    def seeds(self) -> list[int]:
+        """One run each."""
+        return [run.settings.seed for run in self.runs]
+
+    @property
+    def title(self) -> str:
+        """Its name in a table: the algorithm, whose settings, what is changed."""
+        changes, settings = self.written, self.runs[0].settings
+        words = [settings.algorithm.upper()]
+        if settings.algorithm in ("trpo", "cpo"):
+            words.append(f"γ = {changes.get('gamma', DEFAULT_GAMMA):g}")
+        words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings.cost, settings.limit, strict=True)]
+        words += ["episodic"] if changes.get("episodic") else []
+        words += ["paper"] if changes.get("base") == "paper" else []
+        words += [WORDS[name].format(value) for name, value in changes.items() if name not in IN_THE_TITLE]
+        return ", ".join(words).replace("-", "−")
+
+
+def _arms() -> dict[str, Arm]:
+    runs = STUDY.grid.runs()
+    return {name: Arm(written, tuple(run for run in runs if run.arm == name)) for name, written in STUDY.arms.items()}
+
+
+ARMS = _arms()
+TABLES = {
+    group: tuple(arm for arm in ARMS.values() if arm.written["group"] == group)
+    for group in dict.fromkeys(arm.written["group"] for arm in ARMS.values())
+}
+"""The arms of each table of docs/results.md."""
+
+PICTURES: dict[str, tuple[str, ...]] = {
+    "results": (
+        "ant-3M", "ant-trpo95", "ant-trpo99", "ant-trpo99-episodic", "ant-trpo999",
+        "cheetah-1M", "cheetah-trpo95", "cheetah-trpo99", "cheetah-trpo99-episodic", "cheetah-trpo999",
+        "humanoid-3M", "humanoid-10M", "humanoid-trpo95-3M", "humanoid-trpo99-3M", "humanoid-trpo99-episodic-3M",
+        "humanoid-trpo999-3M",
+    ),
+    "acpo": ("ant-acpo", "cheetah-acpo", "humanoid-acpo"),
+}  # fmt: skip
+"""The names of the arms in each picture of docs/pictures, in the order of its legend."""
 
 
 def kept_runs() -> dict[str, dict[str, Any]]:
@@ -83,46 +165,8 @@ def write_out(line: dict[str, Any], folder: Path) -> Path:
 def commands() -> None:
     """Print the command of every run."""
     for arm in ARMS.values():
-        for seed in arm.seeds:
-            print(shlex.join(["kemeny", *arm.command(seed), *SHORT, "--out", f"runs/{arm.name}-{seed}"]))
-
-
-@app.command
-def run(
-    arms: tyro.conf.Positional[tuple[str, ...]], cores: tuple[int, ...] = (0,), folder: Path = Path("runs")
-) -> None:
-    """Make the missing runs of these arms, and resume those that stopped.
-
-    Args:
-        arms: Names of arms.
-        cores: Processor cores to use, each for one run at a time.
-        folder: Where the run directories are.
-    """
-    if not arms or set(arms) - ARMS.keys():
-        sys.exit(f"Name some of the arms: {', '.join(ARMS)}.")
-    folder.mkdir(parents=True, exist_ok=True)
-    waiting: queue.SimpleQueue[tuple[Arm, int]] = queue.SimpleQueue()
-    for name in arms:
-        for seed in ARMS[name].seeds:
-            waiting.put((ARMS[name], seed))
-    failed = []
-
-    def work(core: int) -> None:
-        while not waiting.empty():
-            with contextlib.suppress(queue.Empty):
-                arm, seed = waiting.get_nowait()
-                out = folder / f"{arm.name}-{seed}"
-                arguments = ["resume", str(out)] if out.exists() else [*arm.command(seed), *SHORT, "--out", str(out)]
-                print(f"core {core}: kemeny {shlex.join(arguments)}", flush=True)
-                with (folder / f"{out.name}.log").open("a") as log:
-                    command = ["taskset", "-c", str(core), Path(sys.executable).with_name("kemeny"), *arguments]
-                    if subprocess.run(command, stdout=log, stderr=log).returncode:
-                        failed.append(out.name)
-
-    with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
-        list(pool.map(work, cores))
-    if failed:
-        sys.exit(f"Not finished, see the logs in {folder}: {', '.join(failed)}.")
+        for run in arm.runs:
+            print(as_line(run.command(STUDY.out / run.name)))
 
 
 @app.command
@@ -188,7 +232,7 @@ def row(arm: Arm, runs: dict[str, dict[str, Any]]) -> str:
     """The results of an arm: one line of a table."""
     finals = [runs[f"{arm.name}-{seed}"]["final"] for seed in arm.seeds]
     seeds = ", ".join(map(str, arm.seeds))
-    if "limit" in arm.changes:
+    if "limit" in arm.written:
         columns = [
             each([final["training_costs"] for final in finals]),
             each([final["exploring"]["average_costs"] for final in finals]),
@@ -204,7 +248,7 @@ def table(arms: tuple[Arm, ...], runs: dict[str, dict[str, Any]]) -> str:
     """The arms of which every run is kept, as Markdown."""
     done = [arm for arm in arms if all(f"{arm.name}-{seed}" in runs for seed in arm.seeds)]
     heads = ["task", "steps", "settings", "seeds"]
-    if "limit" in arms[0].changes:
+    if "limit" in arms[0].written:
         heads += ["in training", "exploring", "mean action", "its return, ≤ 1,000 steps"]
     else:
         heads += ["return, ≤ 1,000 steps", "return, ≤ 10,000 steps", "length"]

@@ -3,7 +3,7 @@
 - A `sh` block is run line by line, in an empty folder per page. `kemeny …` goes through the real command line, with the
   words of `SHORTER` after it, so that a run takes a second instead of minutes. See `Reader` for the other programs.
 - A `python` block is run in the same folder; all blocks of a page share their names. `kemeny.train` is made shorter in
-  the same way. A `python FILE` block is saved under that name.
+  the same way. A `python FILE` or `toml FILE` block is saved under that name.
 - A `text` block is a formula or what a program prints. It is not run.
 - `<!-- not run: REASON -->` before a block leaves it out, and says so in the list of skipped tests.
 
@@ -22,9 +22,13 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from kemeny.experiments.grid import Planned
+from kemeny.experiments.sweep_directory import SweepDirectory
+from kemeny.runs.train import start
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
-RUN, SHOWN = ("sh", "python"), "text"
+RUN, SHOWN = ("sh", "python", "toml"), "text"
 
 TINY = {"steps": 200, "num_envs": 2, "batch_size": 100, "hidden": (8,), "eval_max_steps": 1_000, "eval_trajectories": 1}
 """What a page's `kemeny.train` is shortened to."""
@@ -34,6 +38,7 @@ SHORTER = {
     ],
     "evaluate": "--trajectories 2 --max-steps 1000 --video-steps 5".split(),
 }
+SHORTER["sweep"] = [*SHORTER["train"], "--seeds", "0"]
 """Words put after a page's `kemeny` command: where a flag is given twice, the last counts."""
 
 
@@ -71,6 +76,26 @@ def inline(page: Path) -> Iterator[str]:
         yield from (child.content for child in token.children or () if child.type == "code_inline")
 
 
+class InThisProcess:
+    """A backend of sweeps that trains at once, without a process that would import everything again."""
+
+    def __init__(self, directory: SweepDirectory, slots: int):
+        self.directory, self.slots = directory, slots
+
+    def start(self, run: Planned, slot: int) -> "InThisProcess":
+        start(run.env, run.settings, self.directory.run(run), init_from=run.init_from, resume_if_exists=True)
+        return self
+
+    def poll(self) -> int:
+        return 0
+
+    def stop(self, at_once: bool) -> None:
+        pass
+
+    def last_words(self) -> str:
+        return ""
+
+
 class Reader:
     """Someone who types what a page shows, from its beginning to its end, in one folder."""
 
@@ -86,7 +111,7 @@ class Reader:
         if block.kind == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
                 self._type(line)
-        elif block.file:
+        elif block.file or block.kind == "toml":
             (self.folder / block.file).write_text(block.text)
         else:
             padded = "\n" * block.line + block.text  # so that an error names the line of the page

@@ -153,7 +153,7 @@ BLOCKS = [block for page in PAGES for block in pages.blocks(page)]
 def test_every_block_says_what_it_is(block):
     """A block that is not run is skipped here, with its reason."""
     assert block.kind in (*pages.RUN, pages.SHOWN), (
-        f"{block}: a block is ```sh, ```python or ```text, not {block.kind!r}"
+        f"{block}: a block is ```sh, ```python, ```toml or ```text, not {block.kind!r}"
     )
     if block.reason:
         assert block.kind in pages.RUN, f"{block} would not be run anyway"
@@ -171,6 +171,9 @@ def test_what_a_page_shows_can_be_typed(page, tmp_path, monkeypatch):
     monkeypatch.setattr("kemeny.experiments.bench.measure", lambda *_: sys.exit())  # its flags are read, no more
     train = kemeny.train
     monkeypatch.setattr(kemeny, "train", lambda env, **settings: train(env, **{**settings, **pages.TINY}))
+    sweep = kemeny.sweep
+    monkeypatch.setattr(kemeny, "sweep", lambda env, **more: sweep(env, **{**more, **pages.TINY, "seeds": [0]}))
+    monkeypatch.setattr("kemeny.experiments.sweep.LocalProcesses", pages.InThisProcess)
     reader = pages.Reader(tmp_path, functools.partial(run_command_line, monkeypatch))
     try:
         for block in pages.blocks(page):

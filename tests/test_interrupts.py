@@ -9,7 +9,7 @@ import pytest
 import kemeny
 from kemeny.observers import Observer
 from kemeny.runs import checkpoint
-from kemeny.runs.interrupts import Interrupted, Stop
+from kemeny.runs.interrupts import BY_A_SCHEDULER, Interrupted, Stop, StoppedAtOnce, leaving_at_once
 from kemeny.runs.loop import _Loop
 from tests.conftest import TINY
 from tests.probes import Target
@@ -21,25 +21,36 @@ SELDOM = {**TINY, "eval_every": 10**6, "checkpoint_every": 10**6}
 @pytest.fixture(autouse=True)
 def kept_handlers():
     """A signal that is not handled must not end the tests."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *BY_A_SCHEDULER)}
     heard = []
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in BY_A_SCHEDULER:
         signal.signal(number, lambda number, frame: heard.append(number))
     yield heard
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def test_a_closed_terminal_asks_to_stop_as_often_as_it_likes():
-    """The shell sends SIGHUP, and so does the system."""
+@pytest.mark.parametrize("number", BY_A_SCHEDULER)
+def test_a_scheduler_asks_to_stop_as_often_as_it_likes(number):
+    """The shell of a closed terminal sends SIGHUP, and so does the system; a job's step and its group both get one."""
     with Stop() as stop:
         for _ in range(3):
-            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(number)
         assert stop.asked
-        assert stop.interrupted
-        signal.raise_signal(signal.SIGTERM)  # the first
-        with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # the first
+        assert stop.interrupted_by == number
+
+
+def test_a_scheduler_ends_at_once_what_does_not_train(kept_handlers):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with leaving_at_once():
+        signal.raise_signal(signal.SIGHUP)  # under nohup
+        signal.raise_signal(signal.SIGUSR1)  # somebody else's
+        assert kept_handlers == [signal.SIGUSR1]
+        with pytest.raises(StoppedAtOnce, match="SIGTERM"):
             signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_second_signal_stops_at_once():
@@ -69,10 +80,11 @@ class Raises(Observer):
             signal.raise_signal(self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, *BY_A_SCHEDULER])
 def test_a_signal_leaves_a_checkpoint(number, tmp_path, kept_handlers):
-    with pytest.raises(Interrupted, match="kemeny resume"):
+    with pytest.raises(Interrupted, match="kemeny resume") as stopped:
         kemeny.train(ENV, out=tmp_path / "run", observers=[Raises(number, 200)], **SELDOM)
+    assert stopped.value.by == number
     assert checkpoint.latest(tmp_path / "run").facts["steps"] == 400
     assert not kept_handlers
 

@@ -12,6 +12,7 @@ from kemeny import cli
 from kemeny.envs.names import Environment
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.settings import RESET_COST, EvaluationProtocol
+from kemeny.experiments.grid import Planned
 from kemeny.runs import train as train_module
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.directory import Run
@@ -21,11 +22,10 @@ from kemeny.runs.settings import Settings, from_flat, to_flat
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 sys.path.insert(0, BENCHMARKS)  # as it is for a script in that folder
 study = importlib.import_module("study")
-arms_module = importlib.import_module("study_arms")
 sys.path.remove(BENCHMARKS)
 
-TABLES, PICTURES, OURS = arms_module.TABLES, arms_module.PICTURES, arms_module.OURS
-ARMS = [arm for arms in TABLES.values() for arm in arms]
+TABLES, PICTURES = study.TABLES, study.PICTURES
+ARMS = list(study.ARMS.values())
 LINES = [json.loads(line) for line in study.KEPT.read_text().splitlines()]
 NOT_LEARNED_FROM = {"threads", "eval_every", "eval_max_steps", "checkpoint_every", "keep_checkpoints"}
 """Settings that change nothing about what is learned."""
@@ -38,25 +38,28 @@ def learned_with(settings: Settings) -> dict:
 
 
 def test_what_the_study_arrived_at_is_the_default():
-    assert from_flat({**PAPER, **OURS}) == Settings()
+    """And the paper's settings, which it began with, are those of the preset."""
+    for name, preset in (("cheetah-default", {}), ("cheetah-paper", PAPER)):
+        (run, *_) = study.ARMS[name].runs
+        assert learned_with(run.settings) == learned_with(from_flat({**preset, "steps": 1_000_000}))
 
 
 def test_no_two_arms_have_the_same_name_or_the_same_settings():
     names = [arm.name for arm in ARMS]
     assert len(names) == len(set(names))
-    whole = [(arm.env, seed, learned_with(arm.settings(seed)).items()) for arm in ARMS for seed in arm.seeds]
+    whole = [(arm.env, learned_with(run.settings).items()) for arm in ARMS for run in arm.runs]
     assert len(whole) == len({str(one) for one in whole})
 
 
 def one_of_each_kind():
     """One arm for each set of settings that are changed: parsing a command takes a while."""
-    return {(arm.base, *arm.changes): arm for arm in ARMS}.values()
+    return {tuple(arm.written): arm for arm in ARMS}.values()
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
 def test_every_arm_has_sound_settings(arm):
-    for seed in arm.seeds:
-        make_learner(arm.settings(seed))
+    for run in arm.runs:
+        make_learner(run.settings)
 
 
 @pytest.mark.parametrize("arm", one_of_each_kind(), ids=lambda arm: arm.name)
@@ -68,20 +71,21 @@ def test_an_arms_command_gives_its_settings(arm, monkeypatch, capsys, tiny_run):
         return tiny_run
 
     monkeypatch.setattr(train_module, "start", start)
-    monkeypatch.setattr(sys, "argv", ["kemeny", *arm.command(arm.seeds[0])])
+    monkeypatch.setattr(sys, "argv", ["kemeny", *arm.runs[0].command(Path("out"))])
     cli.main()
-    assert started == [(Environment(arm.env), arm.settings(arm.seeds[0]))]
+    assert started == [(Environment(arm.env), arm.runs[0].settings)]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["name"])
 def test_a_kept_run_belongs_to_an_arm_and_has_its_settings(line, tmp_path):
     name, seed = line["name"].rsplit("-", 1)
     (arm,) = [arm for arm in ARMS if arm.name == name]
-    assert int(seed) in arm.seeds
+    (planned,) = [run for run in arm.runs if run.settings.seed == int(seed)]
+    assert planned.name == line["name"]
     run = Run.open(study.write_out(line, tmp_path))
     assert run.config["env"] == arm.env
     settings = from_flat(run.config["settings"])
-    assert learned_with(settings) == learned_with(arm.settings(int(seed)))
+    assert learned_with(settings) == learned_with(planned.settings)
     assert len(run.config["git_commit"].split("-")[0]) == 40
     assert run.evaluations[-1]["steps"] == arm.steps, "it is not finished"
     for record in (line["final"], *line.get("earlier", {}).values()):
@@ -114,8 +118,6 @@ def test_pictures_are_of_arms():
 
 
 def test_what_does_not_belong_to_the_study_is_refused(tmp_path, tiny_run):
-    with pytest.raises(SystemExit, match="Name some of the arms"):
-        study.run(("nosuch",), folder=tmp_path)
     with pytest.raises(SystemExit, match="no run of the study"):
         study.keep((tiny_run.path,))
     with pytest.raises(SystemExit, match="There is no arm nosuch"):
@@ -147,9 +149,8 @@ def test_a_line_is_added_in_order_or_replaced(monkeypatch, tmp_path):
 
 def test_a_finished_run_is_evaluated_and_kept(monkeypatch, capsys, tmp_path, constrained_run):
     monkeypatch.setattr(study, "KEPT", tmp_path / "study.jsonl")
-    settings = from_flat(constrained_run.config["settings"])
-    changes = {"cost": settings.cost, "limit": settings.limit}
-    monkeypatch.setattr(study, "ARMS", {"tiny": arms_module.Arm("tiny", "HalfCheetah-v3", 40, (0,), changes)})
+    planned = Planned("tiny-0", "tiny", Environment("HalfCheetah-v3"), from_flat(constrained_run.config["settings"]))
+    monkeypatch.setattr(study, "ARMS", {"tiny": study.Arm({"limit": 2.0}, (planned,))})
     monkeypatch.setattr(study, "FINAL", EvaluationProtocol(eval_trajectories=1, eval_max_steps=10_000))
     shutil.copytree(constrained_run.path, tmp_path / "tiny-0")
     study.keep((tmp_path / "tiny-0",))

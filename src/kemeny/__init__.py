@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kemeny.experience.evaluation import Evaluation
     from kemeny.experience.settings import EvaluationProtocol
     from kemeny.experiments.plots import plot
+    from kemeny.experiments.sweep import sweep
     from kemeny.observers import Observer
     from kemeny.runs.directory import Run
     from kemeny.runs.evaluation import evaluate
@@ -45,6 +46,7 @@ __all__ = [
     "load_policy",
     "plot",
     "resume",
+    "sweep",
     "train",
 ]
 
@@ -66,6 +68,7 @@ _HOMES = {
     "load_policy": "kemeny.runs.load",
     "plot": "kemeny.experiments.plots",
     "resume": "kemeny.runs.train",
+    "sweep": "kemeny.experiments.sweep",
     "train": "kemeny.runs.train",
 }
 

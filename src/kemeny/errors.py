@@ -5,6 +5,10 @@ class UserError(ValueError):
     """A mistake of the caller: one sentence that says what is wrong and what to do (exit code 2)."""
 
 
+class InUse(UserError):
+    """Another process is at work there. Nothing was changed, and the same command can be given again later."""
+
+
 class RunError(RuntimeError):
     """Something outside went wrong while a run was in progress: an environment, a worker, the disk."""
 

@@ -296,7 +296,7 @@ def test_workers_leave_interrupts_to_the_parent():
     pool = make_pool(Counter, 2, seed=0, simulation=Simulation(workers=2))
     pool.reset(np.arange(2))
     for process in pool.processes():
-        for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(process, stop)
     assert advance(pool, [0, 0]).observation[:, 1].tolist() == [1, 1]
     pool.close()

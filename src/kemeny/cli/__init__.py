@@ -6,15 +6,20 @@ import importlib
 import io
 import os
 import select
+import signal
 import sys
 from typing import NoReturn, TextIO
 
 from kemeny import __version__
-from kemeny.errors import RunError, UserError
+from kemeny.errors import InUse, RunError, UserError
+from kemeny.runs.interrupts import CALL_AGAIN, Interrupted, StoppedAtOnce, leaving_at_once
 
 EXIT_NO_READER, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
+TRAINING = {"train", "resume", "sweep"}
+"""Commands that a scheduler calls and stops: they end with `CALL_AGAIN` if that is what they ask for."""
 COMMANDS = {
     "train": "train a policy and leave a run directory",
+    "sweep": "train many runs: a grid of settings and seeds, side by side or as a job array",
     "check": "step an environment: can it be trained on, and with what settings",
     "resume": "go on with a stopped or killed run",
     "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
@@ -30,6 +35,7 @@ Deep reinforcement learning for tasks that never end.
     kemeny train HalfCheetah-v3 --steps 1e6 --out runs/cheetah
     kemeny evaluate runs/cheetah
     kemeny plot runs/cheetah -o curve.png
+    kemeny sweep HalfCheetah-v3 --gae-lambda 0.8 0.95 --seeds 0 1 2
     kemeny exact --zoo access_control
 
 commands:
@@ -44,21 +50,29 @@ def main() -> None:
     _write_what_can_be_encoded()
     try:
         try:
-            _call(sys.argv[1:])
+            with leaving_at_once() if TRAINING & set(sys.argv[1:2]) else contextlib.nullcontext():
+                _call(sys.argv[1:])
         except SystemExit:  # tyro's, which has printed a help or a mistake
             _flush()
             raise
         _flush()
     except (UserError, RunError) as problem:
-        from kemeny.runs.interrupts import Interrupted
-
-        _end(f"kemeny: {problem}", EXIT_INTERRUPTED if isinstance(problem, Interrupted) else EXIT_MISTAKE)
+        _end(f"kemeny: {problem}", _exit_code(problem))
+    except StoppedAtOnce as stop:
+        _end(f"kemeny: stopped at once by {stop}; the same command goes on.", CALL_AGAIN)
     except KeyboardInterrupt:
         _end("kemeny: stopped at once; the last checkpoint is intact.", EXIT_INTERRUPTED)
     except BrokenPipeError:
         if not _drop_unread():
             raise
         sys.exit(EXIT_NO_READER)
+
+
+def _exit_code(problem: Exception) -> int:
+    """Schedulers call again, and people who pressed Ctrl-C do so if they like; a mistake stays one."""
+    if isinstance(problem, Interrupted):
+        return EXIT_INTERRUPTED if problem.by == signal.SIGINT else CALL_AGAIN
+    return CALL_AGAIN if isinstance(problem, InUse) else EXIT_MISTAKE
 
 
 def _flush() -> None:

@@ -24,6 +24,7 @@ def train(
     out: Path | None = None,
     preset: Preset = "default",
     init_from: Annotated[Path | None, arg(metavar="DIR")] = None,
+    resume_if_exists: bool = False,
 ) -> None:
     """Train a policy and leave a run directory.
 
@@ -36,6 +37,8 @@ def train(
         preset: Where a setting is not given: the default, or the paper's (Appendix H).
         init_from: Begin with the policy, the critics and the normaliser of this run, or of this checkpoint of a run.
             The environment must have the same spaces and the networks the same sizes; all else may be another.
+        resume_if_exists: If --out is there already and is a run of this environment with these settings, go on with
+            it; so one command begins a run, resumes it and ends it, as schedulers need it.
     """
     from kemeny.envs.names import as_environment, read_kwargs
     from kemeny.runs.progress import Terminal
@@ -45,7 +48,7 @@ def train(
     if preset != "default":
         settings = _given(preset_settings(preset))
         print(f"The paper's settings: {described(preset, settings)}")
-    say_finished(start(named, settings, out, [Terminal()], init_from=init_from))
+    say_finished(start(named, settings, out, [Terminal()], init_from=init_from, resume_if_exists=resume_if_exists))
 
 
 def _given(defaults: Settings) -> Settings:
@@ -58,8 +61,9 @@ def _given(defaults: Settings) -> Settings:
         out: Path | None = None,
         preset: Preset = "default",
         init_from: Path | None = None,
+        resume_if_exists: bool = False,
     ) -> Settings:
-        del env, env_kwargs, out, preset, init_from
+        del env, env_kwargs, out, preset, init_from, resume_if_exists
         return settings
 
     return call(train, "train", sys.argv[2:])

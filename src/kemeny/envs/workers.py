@@ -35,11 +35,11 @@ from kemeny.errors import RunError, UserError
 
 SECONDS_TO_EXIT = 5.0  # time for an environment's own close(); then the worker is killed
 
-# Only the parent reacts to Ctrl-C, SIGTERM and a terminal that is closed (it finishes the iteration), so workers ignore
-# them from their first instruction on.
+# Only the parent reacts to Ctrl-C, a scheduler's signals and a terminal that is closed (it finishes the iteration), so
+# workers ignore them from their first instruction on.
 PROGRAM = """
 import signal
-for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(stop, signal.SIG_IGN)
 import os, sys
 parent = os.getppid()

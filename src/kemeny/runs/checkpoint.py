@@ -223,6 +223,12 @@ def any_in(run: Path) -> bool:
     return bool(_numbered(run, STEP))
 
 
+def newest(run: Path) -> Path | None:
+    """Where the newest checkpoint of a run is, sound or not; None if there is none."""
+    found = _numbered(run, STEP)
+    return found[max(found)] if found else None
+
+
 def _numbered(run: Path, kind: str) -> dict[int, Path]:
     """Checkpoints of a kind by their steps, in that order; what was left half-written is not among them."""
     folder = run / FOLDER

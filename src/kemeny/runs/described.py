@@ -49,22 +49,22 @@ def takes_every_setting(function: Callable[..., Any]) -> None:
 
 
 def _paragraph(one: Described) -> str:
-    head = f"    {one.name}: {_words(one.kind)} = {one.default!r}"
+    head = f"    {one.name}: {words(one.kind)} = {one.default!r}"
     body = textwrap.fill(one.meaning, WIDTH, initial_indent=8 * " ", subsequent_indent=8 * " ")
     return f"{head}\n{body}" if one.meaning else head
 
 
-def _words(kind: Any) -> str:
+def words(kind: Any) -> str:
     """A type as one would write it."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _words(inner[0])
+        return words(inner[0])
     if origin in (Union, types.UnionType):
-        return " | ".join(_words(one) for one in inner)
+        return " | ".join(words(one) for one in inner)
     if origin is Literal:
         return " | ".join(repr(one) for one in inner)
     if origin is tuple:
-        return f"tuple[{', '.join('...' if one is Ellipsis else _words(one) for one in inner)}]"
+        return f"tuple[{', '.join('...' if one is Ellipsis else words(one) for one in inner)}]"
     return "None" if kind is type(None) else kind.__name__
 
 

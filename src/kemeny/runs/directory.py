@@ -11,13 +11,13 @@
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import html
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,26 +31,14 @@ from kemeny.runs.checkpoint import CONFIG
 from kemeny.runs.disk import Disk, reason
 from kemeny.runs.length import Length, is_record
 from kemeny.runs.load import load_policy
+from kemeny.runs.lock import locked
 from kemeny.runs.logs import EVALUATIONS, LOGS, METRICS
 from kemeny.runs.settings import cost_names, from_flat, to_flat, with_new_names
 
-LOCK = "lock"
 LARGEST_CONFIG, LARGEST_LOG, LONGEST_LINE = 1024**2, 4 * 1024**3, 16 * 1024**2
 """Bytes. A run that logs 600 an iteration needs 35 billion steps of the default batch to fill a log."""
 DECIDES_THE_NUMBERS = ("env", "env_is_id", "settings", "cores")
 """What of config.json must not change between two parts of a run."""
-
-_locks: set[int] = set()
-"""Descriptors of the locks that this process holds."""
-
-
-def _drop_locks() -> None:
-    while _locks:
-        os.close(_locks.pop())
-
-
-# A process that an environment forks has the lock's descriptor, too; if it lived longer, it would keep the run locked.
-os.register_at_fork(after_in_child=_drop_locks)
 
 
 class Run:
@@ -85,7 +73,8 @@ class Run:
         """
         refuse_existing(path)
         # Made aside and renamed, so that a run that is killed right here leaves no directory without configuration.
-        aside = path.parent / f".{path.name}.{os.getpid()}"
+        # On shared storage another machine may have a process of the same number.
+        aside = path.parent / f".{path.name}.{socket.gethostname()}.{os.getpid()}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)  # in a container every process may have the same number
@@ -98,6 +87,7 @@ class Run:
             disk.rename(aside, path)
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
+            refuse_existing(path)  # made by another process meanwhile
             raise UserError(f"The run directory {path} cannot be made: {error.strerror}.") from error
         return cls(path)
 
@@ -107,34 +97,10 @@ class Run:
 
         If the directory is moved or removed meanwhile, a `RunError` says where it is.
         """
-        try:
-            lock = files.create(self.path / LOCK, os.O_RDWR)
-        except OSError as error:
-            raise RunError(f"The run directory {self.path} cannot be written: {reason(error)}.") from error
-        _locks.add(lock)
-        try:
-            self._take(lock)
+        with locked(self.path, "it is being trained"):
             _ = self._deciding  # of the file as it is now, whatever becomes of it
             with self._watched():
                 yield
-        finally:
-            if lock in _locks:  # else this is a forked process, which has closed it
-                _locks.remove(lock)
-                fcntl.flock(lock, fcntl.LOCK_UN)
-                os.close(lock)
-
-    def _take(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(lock, 100).decode(errors="replace").strip()
-            holder = f"process {holder}" if holder.isdecimal() else "another process"
-            raise UserError(f"{self.path} is in use by {holder}: it is being trained.") from None
-        except OSError as error:
-            raise RunError(f"The run directory {self.path} cannot be locked: {error.strerror}.") from error
-        with contextlib.suppress(OSError):  # who holds it is for the message alone
-            os.ftruncate(lock, 0)
-            os.write(lock, f"{os.getpid()}\n".encode())
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -378,10 +344,14 @@ def _in_words(run: Run) -> list[str]:
     return words
 
 
+class Exists(UserError):
+    """There is something already where a run was to be made."""
+
+
 def refuse_existing(path: Path) -> None:
     """Refuse to make a run where there is something."""
     if os.path.lexists(path):
-        raise UserError(f"{path} exists already; choose another --out, or go on with: kemeny resume {path}")
+        raise Exists(f"{path} exists already; choose another --out, or go on with: kemeny resume {path}")
 
 
 def run_of(path: str | Path) -> Run:

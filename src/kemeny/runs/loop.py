@@ -75,8 +75,9 @@ def go(
                     break
     if stop.error is not None:
         raise stop.error
-    if stop.interrupted and loop.iteration < settings.iterations:
-        raise Interrupted(f"Stopped after {loop.steps:,} steps. Go on with: kemeny resume {run.path}")
+    if stop.interrupted_by is not None and loop.iteration < settings.iterations and not stop.finished:
+        message = f"Stopped after {loop.steps:,} steps. Go on with: kemeny resume {run.path}"
+        raise Interrupted(message, stop.interrupted_by)
     return run
 
 

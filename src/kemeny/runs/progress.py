@@ -40,7 +40,7 @@ class Terminal(Observer):
 
     def __init__(self) -> None:
         self._in_notebook = in_notebook()
-        self._output: Any = _Output(sys.stdout if self._in_notebook else sys.stderr)
+        self._output: Any = Output(sys.stdout if self._in_notebook else sys.stderr)
         self._console = rich.console.Console(file=self._output, highlight=False, force_jupyter=False)
         self._display: _Display | None = None
         self._status = _Status(0)
@@ -107,7 +107,7 @@ class Terminal(Observer):
                 self._close()
 
 
-class _Output:
+class Output:
     """A stream of which the first write that fails is the last, so that whoever writes to it never fails."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -115,18 +115,22 @@ class _Output:
 
     @property
     def encoding(self) -> str:
+        """What its texts are encoded as."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def isatty(self) -> bool:
+        """Whether a person reads it."""
         return self._stream is not None and self._stream.isatty()
 
     def write(self, text: str) -> int:
+        """Write what can be written."""
         if self._stream is not None:
             with self._lost():
                 self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
+        """Have it written now."""
         if self._stream is not None:
             with self._lost():
                 self._stream.flush()
@@ -157,8 +161,8 @@ class _Status:
 
     def text(self, record: Mapping[str, Any]) -> str:
         speed = (record["steps"] - self._done) / max(time.monotonic() - self._began, 1e-9)
-        costs = "".join(f"  cost {_short(cost)}" for cost in record.get("cost", ()))
-        return f"{speed:,.0f} steps/s  ρ̂ {_short(record['rate'])}{costs}{self._last_return}"
+        costs = "".join(f"  cost {short(cost)}" for cost in record.get("cost", ()))
+        return f"{speed:,.0f} steps/s  ρ̂ {short(record['rate'])}{costs}{self._last_return}"
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
         with contextlib.suppress(ValueError):  # a return that is not finite is null in the record
@@ -166,8 +170,14 @@ class _Status:
             self._last_return = f"  return {np.mean(returns[min(returns)]):,.0f}"
 
 
-def _short(value: float | None) -> str:
+def short(value: float | None) -> str:
+    """A number in few digits."""
     return "not finite" if value is None else f"{value:.3g}"
+
+
+def time_left(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
 
 
 class _Display(Protocol):
@@ -200,7 +210,7 @@ class _NotebookBar:
 
     CELLS = 30
 
-    def __init__(self, output: _Output, total: int, done: int) -> None:
+    def __init__(self, output: Output, total: int, done: int) -> None:
         self._output, self._total, self._done = output, total, done
         self._began, self._printed, self._width = time.monotonic(), -SECONDS_BETWEEN_BARS, 0
         self._unprinted: str | None = None
@@ -226,7 +236,7 @@ class _NotebookBar:
         if steps <= self._done:
             return ""
         seconds = (self._total - steps) * (time.monotonic() - self._began) / (steps - self._done)
-        return f"  {int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d} left"
+        return f"  {time_left(seconds)} left"
 
     def _print(self) -> None:
         if self._unprinted is not None:
@@ -236,7 +246,7 @@ class _NotebookBar:
 
 
 class _Lines:
-    def __init__(self, output: _Output, total: int) -> None:
+    def __init__(self, output: Output, total: int) -> None:
         self._output, self._total, self._printed = output, total, 0.0
         self._unprinted: str | None = None
 

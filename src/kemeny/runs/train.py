@@ -14,7 +14,7 @@ from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.described import takes_every_setting
-from kemeny.runs.directory import Run, refuse_existing
+from kemeny.runs.directory import Exists, Run, refuse_existing
 from kemeny.runs.disk import Disk
 from kemeny.runs.ending import limits_in_last_evaluation
 from kemeny.runs.environment import describe_environment, environment_of
@@ -23,6 +23,7 @@ from kemeny.runs.loop import Callback, go
 from kemeny.runs.presets import Preset
 from kemeny.runs.presets import preset as preset_settings
 from kemeny.runs.progress import shown
+from kemeny.runs.same import decided, refuse_another
 from kemeny.runs.settings import Settings, cost_names, from_flat, to_flat
 
 
@@ -33,6 +34,7 @@ def train(
     out: str | Path | None = None,
     preset: Preset = "default",
     init_from: str | Path | None = None,
+    resume_if_exists: bool = False,
     progress: bool | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
@@ -51,6 +53,9 @@ def train(
     normaliser (`log_std` has no effect then), and with an evaluation of them. The environment must have the same
     spaces, and the networks the same sizes; all else may be another.
 
+    With `resume_if_exists`, a run that is in `out` already is gone on with, if it has this environment and these
+    settings, and one that is finished is returned as it is: the same call begins a run, resumes it and ends it.
+
     `progress` shows a bar, and at the end whether each limit was kept; in a notebook it is on unless it is False.
 
     `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log`
@@ -60,7 +65,8 @@ def train(
     """
     showing = shown(progress)
     chosen = from_flat(settings, preset_settings(preset))
-    run = start(as_environment(env, env_kwargs), chosen, out, [*showing, *observers], callback, init_from)
+    named = as_environment(env, env_kwargs)
+    run = start(named, chosen, out, [*showing, *observers], callback, init_from, resume_if_exists)
     _say_limits(run, showing)
     return run
 
@@ -75,15 +81,32 @@ def start(
     observers: Sequence[Observer] = (),
     callback: Callback | None = None,
     init_from: str | Path | None = None,
+    resume_if_exists: bool = False,
 ) -> Run:
     """`train`, with settings already made."""
     make_learner(settings)
     env = as_environment(env)
-    spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
-    if out is None:
-        out = Path("runs") / f"{env.short_name}-{settings.algorithm}-seed{settings.seed}"
-    out = Path(out)
+    out = Path(out) if out is not None else Path("runs") / f"{env.short_name}-{settings.algorithm}-seed{settings.seed}"
+    try:
+        return _begin(env, settings, out, observers, callback, init_from)
+    except Exists:
+        if not resume_if_exists:
+            raise
+    run = Run(out)
+    refuse_another(run, decided(env.name, env.kwargs, settings, init_from))
+    return _resume(run, env, None, settings.cost, False, callback, observers)
+
+
+def _begin(
+    env: Environment,
+    settings: Settings,
+    out: Path,
+    observers: Sequence[Observer],
+    callback: Callback | None,
+    init_from: str | Path | None,
+) -> Run:
     refuse_existing(out)
+    spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
     keep_compiled(xla_cores())
     initial = None if init_from is None else take_over(init_from, settings, spec, env.name, Observers(observers).say)
     config = {
