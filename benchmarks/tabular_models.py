@@ -56,6 +56,9 @@ class Model:
     gamma: float
     """The discount for solvers without the average criterion."""
 
+    grid: list[int] | None = None
+    """The shape of the grid whose points are the states, if they are."""
+
     @property
     def bytes(self) -> int:
         """The size of the model's own arrays."""
@@ -86,7 +89,8 @@ def make(name: str) -> Model:
         states, _, actions = size.partition("x")
         matrix, rewards = {"garnet": garnet, "queues": queues}[family](int(states), int(actions or 4))
         about = 0.8 if family == "garnet" else -2.6
-        return Model(matrix, rewards, ABSOLUTE, about=about, gamma=0.999)
+        grid = None if family == "garnet" else [round(len(rewards) ** (1 / rewards.shape[1]))] * rewards.shape[1]
+        return Model(matrix, rewards, ABSOLUTE, about=about, gamma=0.999, grid=grid)
     if family not in PUBLISHED:
         raise SystemExit(f"There is no model {name!r}; the models are {', '.join(DEFAULT)}, and other sizes of them.")
     from kemeny.tabular import zoo
@@ -96,7 +100,7 @@ def make(name: str) -> Model:
     else:
         mdp = zoo.criss_cross(family.rpartition("-")[2], truncation=int(size))
     cost = PUBLISHED[family]
-    return Model(mdp.P, mdp.rewards, RELATIVE * cost, about=-cost, gamma=0.9999)
+    return Model(mdp.P, mdp.rewards, RELATIVE * cost, about=-cost, gamma=0.9999, grid=list(mdp.grid or ()))
 
 
 def garnet(states: int, actions: int) -> tuple[sp.csr_array, np.ndarray]:
@@ -149,7 +153,7 @@ def save(model: Model, directory: pathlib.Path) -> None:
     for part in ("data", "indices", "indptr"):
         np.save(directory / f"{part}.npy", getattr(model.matrix, part))
     np.save(directory / "rewards.npy", model.rewards)
-    settings = {"tolerance": model.tolerance, "about": model.about, "gamma": model.gamma}
+    settings = {"tolerance": model.tolerance, "about": model.about, "gamma": model.gamma, "grid": model.grid}
     (directory / "settings.json").write_text(json.dumps(settings))
 
 

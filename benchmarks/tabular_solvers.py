@@ -78,7 +78,8 @@ def kemeny(method: str) -> Callable[[Model], Callable[[], Found]]:
         if solver is None:
             raise SystemExit(f"kemeny.tabular.solve has no function {method}")
         n = model.states
-        mdp = MDP([model.matrix[a * n : (a + 1) * n] for a in range(model.actions)], model.rewards)
+        grid = tuple(model.grid) if model.grid else None
+        mdp = MDP([model.matrix[a * n : (a + 1) * n] for a in range(model.actions)], model.rewards, grid=grid)
         mdp.by_action, mdp.rewards_by_action  # noqa: B018, views of the model, part of loading it
         # The tolerance of policy iteration is relative to the largest reward; that of the others is absolute.
         scale = float(np.abs(model.rewards).max()) if method == "policy_iteration" else 1.0

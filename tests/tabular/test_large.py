@@ -48,11 +48,15 @@ def test_a_sweep_is_the_best_over_all_actions(size):
     allowed[:, 1] = True
     mdp = random_model(allowed=allowed)
     h = np.random.default_rng(2).standard_normal(60)
-    found = sweeps.Sweeps(mdp).improve(h)
+    policy, found = sweeps.Sweeps(mdp).improve(h)
     values = np.where(allowed, mdp.rewards + mdp.transitions @ h, -np.inf)
     np.testing.assert_allclose(found.best, values.max(axis=1), rtol=1e-14)
-    np.testing.assert_array_equal(found.policy, values.argmax(axis=1))
+    np.testing.assert_array_equal(policy, values.argmax(axis=1))
     rise = values.max(axis=1) - h
+    assert found.mean == pytest.approx(rise.mean(), rel=1e-12)
+    backup = sweeps.Sweeps(mdp).backup(h)
+    np.testing.assert_array_equal(backup.best, found.best)
+    assert backup[1:] == found[1:]
     assert (found.low, found.high) == pytest.approx((rise.min(), rise.max()), rel=1e-13)
 
 
@@ -60,9 +64,9 @@ def test_a_present_action_stays_in_a_tie(size):
     P = np.full((5, 2, 5), 0.2)
     mdp = MDP([sp.csr_array(P[:, a]) for a in range(2)], np.zeros((5, 2)))
     present = np.array([0, 1, 0, 1, 1])
-    np.testing.assert_array_equal(sweeps.Sweeps(mdp).improve(np.arange(5.0), present).policy, present)
+    np.testing.assert_array_equal(sweeps.Sweeps(mdp).improve(np.arange(5.0), present)[0], present)
     better = MDP(mdp.by_action, np.array([[0.0, 1e-3]] * 5))
-    np.testing.assert_array_equal(sweeps.Sweeps(better).improve(np.arange(5.0), present).policy, 1)
+    np.testing.assert_array_equal(sweeps.Sweeps(better).improve(np.arange(5.0), present)[0], 1)
 
 
 def test_blocks_give_the_same_on_any_number_of_cores(monkeypatch):

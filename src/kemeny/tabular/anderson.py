@@ -1,10 +1,13 @@
-"""Anderson's acceleration of a fixed-point iteration (Anderson 1965; Walker & Ni 2011).
+"""Anderson's acceleration of value iteration, block by block on all cores (Anderson 1965; Walker & Ni 2011).
 
-From the last few iterates and their images it takes the combination whose residual is smallest. For value iteration
-the residual is taken up to a constant, because a constant in h changes nothing.
+From the last few iterates and their images it takes the combination whose residual is smallest. The residual is taken
+up to a constant, because a constant in h changes nothing.
 """
 
 import numpy as np
+
+from kemeny.tabular.bicgstab import dot
+from kemeny.tabular.blocks import Blocks
 
 GROWTH = 100.0
 """If the span of the residual is this many times the smallest one so far, the memory misleads: it is forgotten, and
@@ -17,41 +20,70 @@ SINGULAR = 1e-13
 class Anderson:
     """The memory of the last iterates."""
 
-    def __init__(self, memory: int):
-        self.memory = memory
+    def __init__(self, memory: int, blocks: Blocks):
+        self.memory, self.blocks = memory, blocks
+        self.best: tuple[float, np.ndarray] = (np.inf, np.empty(0))
+        self._forget()
+
+    def _forget(self) -> None:
         self.images: list[np.ndarray] = []
         """Differences between images of one iterate and the next."""
 
         self.residuals: list[np.ndarray] = []
         """The same of residuals."""
 
-        self.last: tuple[np.ndarray, np.ndarray] | None = None
-        self.best: tuple[float, np.ndarray] = (np.inf, np.empty(0))
+        self.products = np.empty((0, 0))
+        """The scalar products of these."""
 
-    def next(self, h: np.ndarray, image: np.ndarray, span: float) -> np.ndarray:
-        """The next iterate, given an iterate, its image and the span of their difference."""
-        image = image - image[0]
+        self.last: tuple[np.ndarray, np.ndarray] | None = None
+
+    def next(self, h: np.ndarray, image: np.ndarray, mean: float, span: float) -> np.ndarray:
+        """The next iterate, given an iterate, its image, and mean and span of their difference."""
         if span < self.best[0]:
             self.best = span, image
         elif span > GROWTH * self.best[0]:
-            self.images, self.residuals, self.last = [], [], None
-            return self.best[1].copy()
-        residual = image - h
-        residual -= residual.mean()
-        if self.last is not None:
-            self.images = [*self.images, image - self.last[0]][-self.memory :]
-            self.residuals = [*self.residuals, residual - self.last[1]][-self.memory :]
-        self.last = image, residual
+            self._forget()
+            return self.best[1] - self.best[1][0]
+        if len(self.images) == self.memory:
+            self.images.pop(0)
+            self.residuals.pop(0)
+            self.products = self.products[1:, 1:]
+        residual = np.empty(len(h))
+        difference, change = (np.empty(len(h)), np.empty(len(h))) if self.last is not None else (None, None)
+
+        def measure(k: int, part: slice) -> list[float]:
+            np.subtract(image[part], h[part], out=residual[part])
+            residual[part] -= mean
+            if self.last is None or difference is None or change is None:
+                return []
+            np.subtract(image[part], self.last[0][part], out=difference[part])
+            np.subtract(residual[part], self.last[1][part], out=change[part])
+            older = [*(past[part] for past in self.residuals), change[part]]
+            return [*(dot(past, change[part]) for past in older), *(dot(past, residual[part]) for past in older)]
+
+        sums = np.array(self.blocks.each(measure)).sum(axis=0)
         following = image.copy()
-        for weight, difference in zip(self._weights(residual), self.images, strict=True):
-            following -= weight * difference
+        if difference is not None and change is not None:
+            self.images.append(difference)
+            self.residuals.append(change)
+            size = len(self.images)
+            products = np.empty((size, size))
+            products[:-1, :-1] = self.products
+            products[-1], products[:, -1] = sums[:size], sums[:size]
+            self.products = products
+            weights = combine(products, sums[size:])
+
+            def add(k: int, part: slice) -> None:
+                for weight, past in zip(weights, self.images, strict=True):
+                    following[part] -= weight * past[part]
+
+            self.blocks.each(add)
+        self.last = image, residual
         following -= following[0]
         return following
 
-    def _weights(self, residual: np.ndarray) -> np.ndarray:
-        if not self.residuals:
-            return np.empty(0)
-        products = np.array([[np.einsum("i,i->", a, b) for b in self.residuals] for a in self.residuals])
-        scale = np.sqrt(np.maximum(np.diag(products), 1e-300))
-        right = np.array([np.einsum("i,i->", a, residual) for a in self.residuals])
-        return np.linalg.lstsq(products / np.outer(scale, scale), right / scale, rcond=SINGULAR)[0] / scale
+
+def combine(products: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The weights of the smallest residual, by least squares with every direction scaled to 1."""
+    scale = np.sqrt(np.maximum(np.diag(products), 1e-300))
+    return np.linalg.lstsq(products / np.outer(scale, scale), right / scale, rcond=SINGULAR)[0] / scale

@@ -18,9 +18,8 @@ FIRST_SWEEPS = 12
 MEMORY = 5
 """Iterations that accelerated value iteration remembers in `solve`."""
 
-WORTH = 120
-"""Sweeps that `solve` expects to need at most if it goes on with value iteration: about what policy iteration takes on
-models that mix fast."""
+WORTH = 400
+"""Sweeps that `solve` expects to need at most if it goes on with value iteration: about what policy iteration takes."""
 
 STEP = 0.95
 """The step of the sweeps: below 1, so that they converge on periodic models too."""
@@ -46,23 +45,23 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
 
     if not mdp.is_sparse or mdp.n_states <= DIRECT_FIRST:
         reason = f"{mdp.n_states:,} states are few enough for an exact evaluation of every policy"
-        with Search("policy iteration", watch, reason) as search:
+        with Search("policy iteration", sweeps.policy, watch, reason) as search:
             first = mdp.rewards_by_action.argmax(axis=0)
             return iterate_small(mdp, sweeps, search, first, max_iterations=1000)
-    h, anderson = np.zeros(mdp.n_states), Anderson(MEMORY)
+    h, anderson = np.zeros(mdp.n_states), Anderson(MEMORY, sweeps.blocks)
     spans: list[float] = []
-    with Search("accelerated value iteration", watch) as search:
+    with Search("accelerated value iteration", sweeps.policy, watch) as search:
         while True:
-            found = sweeps.improve(h)
-            search.see(h, found.policy, found.low, found.high)
+            found = sweeps.backup(h)
+            search.see(h, found.low, found.high)
             spans.append(found.span)
             aim = goal(search.low, search.high)
             if found.span <= aim:
                 search.reason = f"the sweeps shrank the interval of the gain fast enough ({len(spans)} of them)"
-                return search.solution(h, found.policy)
+                return search.solution(h)
             if len(spans) >= FIRST_SWEEPS and len(spans) + sweeps_left(spans, aim) > WORTH:
                 break
-            h = next_values(h, found.best, STEP, found.span, anderson)
+            h = next_values(h, found, STEP, anderson)
         del anderson
         left = sweeps_left(spans, aim)
         search.method = "policy iteration"
@@ -72,8 +71,8 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
 
 
 def sweeps_left(spans: list[float], goal: float) -> float:
-    """How many sweeps more it takes to the goal, at the rate of the last ones."""
-    recent = spans[-FIRST_SWEEPS // 2 :]
+    """How many sweeps more it takes to the goal, at the rate of the later half of those so far."""
+    recent = spans[len(spans) // 2 :]
     if not recent[-1] < recent[0]:
         return math.inf
     rate = math.log(recent[0] / recent[-1]) / (len(recent) - 1)

@@ -17,7 +17,7 @@ from kemeny.tabular.mdp import MDP
 from kemeny.tabular.multigrid import Merging
 from kemeny.tabular.solution import Search, Solution, Watch
 from kemeny.tabular.sparse import DIRECT_FIRST, SparseChain
-from kemeny.tabular.sweeps import Improvement, PolicySweeps, Sweeps
+from kemeny.tabular.sweeps import Backup, PolicySweeps, Sweeps
 
 FORCING = 0.1
 """The residual to which a policy is evaluated, relative to the present error in the optimality equation."""
@@ -59,7 +59,7 @@ def policy_iteration(
     sweeps = Sweeps(mdp)
     goal = tolerance * sweeps.scale
     policy = mdp.rewards_by_action.argmax(axis=0) if initial is None else np.asarray(initial)
-    with Search("policy iteration", watch) as search:
+    with Search("policy iteration", sweeps.policy, watch) as search:
         if mdp.is_sparse and mdp.n_states > DIRECT_FIRST:
             return iterate_large(mdp, sweeps, search, np.zeros(mdp.n_states), policy, lambda: goal, max_iterations)
         return iterate_small(mdp, sweeps, search, policy, max_iterations)
@@ -69,11 +69,11 @@ def iterate_small(mdp: MDP, sweeps: Sweeps, search: Search, policy: np.ndarray, 
     """Evaluate each policy exactly, by a factorisation, until it no longer changes."""
     for _ in range(max_iterations):
         gain, h = evaluate_exactly(mdp, policy)
-        found = sweeps.improve(h, policy)
-        search.see(h, found.policy, found.low, found.high)
-        if np.array_equal(found.policy, policy):
+        better, found = sweeps.improve(h, policy)
+        search.see(h, found.low, found.high)
+        if np.array_equal(better, policy):
             return search.solution(h, policy, gain)
-        policy = found.policy
+        policy = better
     raise UserError(f"Policy iteration did not converge in {max_iterations} iterations; raise max_iterations.")
 
 
@@ -115,32 +115,33 @@ def iterate_large(
     if policy is not None:
         h = evaluator(policy, h, sweeps.scale * FORCING)
     for _ in range(max_iterations):
-        found = sweeps.improve(h, evaluator.policy)
-        search.see(h, found.policy, found.low, found.high)
+        policy, found = sweeps.improve(h, evaluator.policy)
+        search.see(h, found.low, found.high)
         if is_enough(found, goal(), h):
-            return search.solution(h, found.policy)
+            return search.solution(h, policy)
         h, found = mend(sweeps, search, found, goal())
         if is_enough(found, goal(), h):
-            return search.solution(h, found.policy)
-        h = evaluator(found.policy, found.best, FORCING * found.span)
+            return search.solution(h)
+        policy, found = sweeps.improve(h, evaluator.policy)
+        h = evaluator(policy, found.best, FORCING * found.span)
     raise UserError(
         f"Policy iteration did not reach the tolerance in {max_iterations} iterations: the gain is known to be in "
         f"[{search.low:.10g}, {search.high:.10g}]. Raise max_iterations, or ask for less."
     )
 
 
-def is_enough(found: Improvement, goal: float, h: np.ndarray) -> bool:
+def is_enough(found: Backup, goal: float, h: np.ndarray) -> bool:
     """Whether the gain is known to the goal, or as well as rounding allows."""
     return found.span <= max(goal, ROUNDING * max(float(h.max()), -float(h.min())))
 
 
-def mend(sweeps: Sweeps, search: Search, found: Improvement, goal: float) -> tuple[np.ndarray, Improvement]:
+def mend(sweeps: Sweeps, search: Search, found: Backup, goal: float) -> tuple[np.ndarray, Backup]:
     """Sweep over all actions while that helps."""
     h = found.best
     for _ in range(MENDING):
         before, h = found.span, found.best
-        found = sweeps.improve(h, found.policy)
-        search.see(h, found.policy, found.low, found.high)
+        found = sweeps.backup(h)
+        search.see(h, found.low, found.high)
         if found.span > MENDED * before or found.span <= goal:
             break
     return h, found

@@ -65,29 +65,33 @@ class Search:
     The bounds of every iteration hold, so the largest lower bound and the smallest upper bound do.
     """
 
-    def __init__(self, method: str, watch: Watch | None = None, reason: str = ""):
-        self.method, self.watch, self.reason = method, watch, reason
+    def __init__(
+        self, method: str, policy: Callable[[np.ndarray], np.ndarray], watch: Watch | None = None, reason: str = ""
+    ):
+        self.method, self.policy, self.watch, self.reason = method, policy, watch, reason
         self.iterations, self.low, self.high = 0, -np.inf, np.inf
-        self.best: tuple[np.ndarray, np.ndarray] | None = None
+        self.best: np.ndarray | None = None
+        """The h whose best policy has the largest lower bound on its gain."""
 
-    def see(self, h: np.ndarray, policy: np.ndarray, low: float, high: float) -> None:
-        """Take note of an iteration: h, the best policy given h, and the bounds that follow."""
+    def see(self, h: np.ndarray, low: float, high: float) -> None:
+        """Take note of an iteration: h, and the bounds that follow from it. h must not be changed afterwards."""
         self.iterations += 1
         if self.best is None or low > self.low:
-            self.best = h, policy
+            self.best = h
         self.low, self.high = max(self.low, low), min(self.high, high)
         if self.watch is not None:
             self.watch(Known(self.method, self.iterations, self.low, self.high))
 
-    def solution(self, h: np.ndarray, policy: np.ndarray, gain: float | None = None) -> Solution:
-        """The result of the search."""
+    def solution(self, h: np.ndarray, policy: np.ndarray | None = None, gain: float | None = None) -> Solution:
+        """The result of the search; the policy is the best one given h, unless it is known already."""
+        policy = self.policy(h) if policy is None else policy
         low, high = min(self.low, self.high), max(self.low, self.high)  # rounding may turn a tiny interval around
         middle = (low + high) / 2 if gain is None else min(max(gain, low), high)
-        return Solution(self.method, middle, h, policy, self.iterations, (low, high), self.reason)
+        return Solution(self.method, middle, h, policy.astype(np.int64), self.iterations, (low, high), self.reason)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
         if kind is KeyboardInterrupt and self.best is not None:
-            raise Stopped(self.solution(*self.best)) from None
+            raise Stopped(self.solution(self.best)) from None

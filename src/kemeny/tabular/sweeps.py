@@ -13,20 +13,20 @@ TIE = 1e-12
 error; acting on it could cycle for ever."""
 
 
-class Improvement(NamedTuple):
+class Backup(NamedTuple):
     """The result of one sweep over all actions."""
 
     best: np.ndarray
     """max_a [r + P·h]."""
-
-    policy: np.ndarray
-    """The action that is best, one per state."""
 
     low: float
     """The smallest entry of best − h. For any h, the best gain from every start lies between `low` and `high`."""
 
     high: float
     """The largest entry of best − h."""
+
+    mean: float
+    """The mean of best − h."""
 
     @property
     def span(self) -> float:
@@ -42,33 +42,49 @@ class Sweeps:
         self.blocks = Blocks(mdp.n_states)
         self.rows = [[rows_of(matrix, part) for matrix in mdp.by_action] for part in self.blocks.slices]
 
-    def improve(self, h: np.ndarray, present: np.ndarray | None = None) -> Improvement:
-        """The best actions given h; the `present` one stays unless another is better, by more than a tie."""
-        best, policy = np.empty(len(h)), np.empty(len(h), dtype=np.int64)
+    def backup(self, h: np.ndarray) -> Backup:
+        """The best value in each state given h."""
+        best = np.empty(len(h))
+
+        def work(k: int, part: slice) -> tuple[float, float, float]:
+            top = self._value(k, 0, part, h)
+            for a in range(1, self.mdp.n_actions):
+                np.maximum(top, self._value(k, a, part, h), out=top)
+            best[part] = top
+            return ends(top, h[part])
+
+        return summary(best, self.blocks.each(work))
+
+    def improve(self, h: np.ndarray, present: np.ndarray | None = None) -> tuple[np.ndarray, Backup]:
+        """The best actions given h, and their values; the `present` one stays unless another is better than a tie."""
+        best, policy = np.empty(len(h)), np.zeros(len(h), dtype=np.int32)
         margin = 0.0 if present is None else TIE * max(float(h.max()), -float(h.min()), self.scale)
 
-        def work(k: int, part: slice) -> tuple[float, float]:
-            top, chosen = best[part], policy[part]
-            chosen[:] = 0
-            for a, rows in enumerate(self.rows[k]):
-                value = rows @ h
-                value += self.mdp.rewards_by_action[a, part]
-                if a == 0:
-                    top[:] = value
-                    kept = value.copy() if present is not None else value
-                    continue
-                better = value > top
-                chosen[better] = a
+        def work(k: int, part: slice) -> tuple[float, float, float]:
+            top, chosen = self._value(k, 0, part, h), policy[part]
+            kept = top.copy()
+            for a in range(1, self.mdp.n_actions):
+                value = self._value(k, a, part, h)
+                np.copyto(chosen, a, where=value > top)
                 np.maximum(top, value, out=top)
                 if present is not None:
                     np.copyto(kept, value, where=present[part] == a)
             if present is not None:
                 np.copyto(chosen, present[part], where=top <= kept + margin)
-            rise = top - h[part]
-            return float(rise.min()), float(rise.max())
+            best[part] = top
+            return ends(top, h[part])
 
-        lows, highs = zip(*self.blocks.each(work), strict=True)
-        return Improvement(best, policy, min(lows), max(highs))
+        found = summary(best, self.blocks.each(work))
+        return policy, found
+
+    def policy(self, h: np.ndarray) -> np.ndarray:
+        """The best actions given h."""
+        return self.improve(h)[0]
+
+    def _value(self, k: int, a: int, part: slice, h: np.ndarray) -> np.ndarray:
+        value = self.rows[k][a] @ h
+        value += self.mdp.rewards_by_action[a, part]
+        return value
 
     @property
     def scale(self) -> float:
@@ -99,3 +115,15 @@ class PolicySweeps:
 
         lows, highs = zip(*self.blocks.each(work), strict=True)
         return result, max(highs) - min(lows)
+
+
+def ends(best: np.ndarray, h: np.ndarray) -> tuple[float, float, float]:
+    """The smallest and the largest entry of best − h, and the sum."""
+    rise = best - h
+    return float(rise.min()), float(rise.max()), float(rise.sum())
+
+
+def summary(best: np.ndarray, parts: list[tuple[float, float, float]]) -> Backup:
+    """What the blocks have found, taken together."""
+    lows, highs, sums = zip(*parts, strict=True)
+    return Backup(best, min(lows), max(highs), sum(sums) / len(best))

@@ -8,7 +8,7 @@ from kemeny.errors import UserError
 from kemeny.tabular.anderson import Anderson
 from kemeny.tabular.mdp import MDP
 from kemeny.tabular.solution import Search, Solution, Watch
-from kemeny.tabular.sweeps import PolicySweeps, Sweeps
+from kemeny.tabular.sweeps import Backup, PolicySweeps, Sweeps
 
 
 def relative_value_iteration(
@@ -30,27 +30,28 @@ def relative_value_iteration(
     check_step(step)
     sweeps = Sweeps(mdp)
     h = np.zeros(mdp.n_states) if initial is None else np.array(initial, dtype=float)
-    anderson = Anderson(memory) if memory else None
+    anderson = Anderson(memory, sweeps.blocks) if memory else None
     name = "accelerated value iteration" if memory else "relative value iteration"
-    with Search(name, watch) as search:
+    with Search(name, sweeps.policy, watch) as search:
         for _ in range(max_iterations):
-            found = sweeps.improve(h)
-            search.see(h, found.policy, found.low, found.high)
+            found = sweeps.backup(h)
+            search.see(h, found.low, found.high)
             if found.span <= tolerance:
-                return search.solution(h, found.policy)
-            h = next_values(h, found.best, step, found.span, anderson)
+                return search.solution(h)
+            h = next_values(h, found, step, anderson)
     raise UserError(not_converged(search, max_iterations))
 
 
-def next_values(h: np.ndarray, best: np.ndarray, step: float, span: float, anderson: Anderson | None) -> np.ndarray:
-    """The values after a sweep: a step towards `best`, accelerated if there is a memory."""
-    best -= h
-    best *= step
-    best += h
+def next_values(h: np.ndarray, found: Backup, step: float, anderson: Anderson | None = None) -> np.ndarray:
+    """The values after a sweep: a step towards the best ones, accelerated if there is a memory."""
+    image = found.best
+    image -= h
+    image *= step
+    image += h
     if anderson is not None:
-        return anderson.next(h, best, span)
-    best -= best[0]
-    return best
+        return anderson.next(h, image, step * found.mean, found.span)
+    image -= image[0]
+    return image
 
 
 def modified_policy_iteration(
@@ -69,15 +70,15 @@ def modified_policy_iteration(
     check_step(step)
     all_actions = Sweeps(mdp)
     h, policy, fixed = np.zeros(mdp.n_states), None, None
-    with Search("modified policy iteration", watch) as search:
+    with Search("modified policy iteration", all_actions.policy, watch) as search:
         for _ in range(max_iterations):
-            found = all_actions.improve(h)
-            search.see(h, found.policy, found.low, found.high)
+            better, found = all_actions.improve(h)
+            search.see(h, found.low, found.high)
             if found.span <= tolerance:
-                return search.solution(h, found.policy)
-            h = next_values(h, found.best, step, found.span, None)
-            if fixed is None or not np.array_equal(found.policy, policy):
-                policy = found.policy
+                return search.solution(h, better)
+            h = next_values(h, found, step)
+            if fixed is None or not np.array_equal(better, policy):
+                policy = better
                 fixed = PolicySweeps(mdp, policy, all_actions.blocks)
             for _ in range(sweeps):
                 h, span = fixed.step(h, step)
