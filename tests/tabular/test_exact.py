@@ -127,3 +127,25 @@ def test_the_worst_case_is_not_searched_for_in_a_larger_model(tmp_path, capsys, 
     assert "More than 5 states: κ*" in capsys.readouterr().out
     report_model(zoo.riverswim(5), tmp_path / "bounds.png")
     assert "κ* = " in capsys.readouterr().out
+
+
+def test_ctrl_c_prints_what_is_known(tmp_path, capsys, monkeypatch):
+    mdp = zoo.criss_cross("BM", truncation=12)
+    mdp.save(tmp_path / "network.npz")
+    searched = solve.solve
+
+    def stop(known):
+        if known.iterations == 10:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(solve, "solve", lambda mdp, **arguments: searched(mdp, **(arguments | {"watch": stop})))
+    with pytest.raises(SystemExit) as ended:
+        exact(tmp_path / "network.npz", output=tmp_path / "network.png")
+    assert ended.value.code == 130
+    assert "Stopped after 10 iterations: the best gain is in [" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("precision", [0.0, -1.0, 1.0, float("nan")])
+def test_a_precision_that_makes_no_sense_is_refused(tmp_path, precision):
+    with pytest.raises(UserError, match="precision must be above 0 and below 1"):
+        exact(zoo="riverswim", output=tmp_path / "x.png", precision=precision)

@@ -8,6 +8,7 @@ import numpy as np
 from kemeny.errors import UserError
 from kemeny.tabular.chain import DENSE_LIMIT
 from kemeny.tabular.mdp import MDP
+from kemeny.tabular.sparse import scale_of
 
 TIE = 1e-10
 """Differences below this share of the largest value are rounding errors; acting on them could cycle for ever."""
@@ -55,8 +56,3 @@ def improve(policy: np.ndarray, value: np.ndarray) -> np.ndarray:
     present = value[np.arange(len(policy)), policy]
     margin = TIE * scale_of(value[np.isfinite(value)])
     return np.where(value.max(axis=1) > present + margin, value.argmax(axis=1), policy)
-
-
-def scale_of(values: np.ndarray) -> float:
-    """The largest absolute value, or a tiny positive number if all values are 0."""
-    return max(float(np.abs(values).max()), 1e-300)
