@@ -93,6 +93,26 @@ def test_runs_are_side_by_side_and_a_failure_touches_no_other(directory):
     assert max(seen) == 2
 
 
+def test_a_run_that_cannot_be_started_touches_no_other(directory):
+    def full(run):
+        if run is runs[0]:
+            raise OSError("no room")
+
+    runs = planned(2)
+    place = Place(slots=1, when_started=full)
+    place.busy = NoRoom()
+    with pytest.raises(RunError, match=f"1 of 2 runs failed.*\n  {runs[0].name}: it could not be started: no room"):
+        train_all(runs, directory, place, Silent())
+    assert place.started[-1] == runs[1].name
+
+
+class NoRoom(dict):
+    """Forgets at once."""
+
+    def __setitem__(self, slot, name):
+        pass
+
+
 def test_a_run_that_asks_to_be_called_again_is(directory):
     runs = planned(2)
     place = Place(codes={runs[0].name: [CALL_AGAIN, CALL_AGAIN, 0]})

@@ -46,7 +46,7 @@ class Row:
     def see(self, seen: Glance) -> None:
         """Take a look into account."""
         self.seen = seen
-        if self.first is None or not self.first.steps:
+        if self.first is None or not self.first.steps or seen.steps < self.first.steps:  # it went back to a checkpoint
             self.first = seen
 
     @property

@@ -248,6 +248,8 @@ def _environment(value: Any) -> Environment:
 
 def _text(value: Any) -> str:
     """A value as a name shows it."""
+    if isinstance(value, Environment):
+        return value.name
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -77,8 +77,15 @@ class _Work:
         for slot in range(self.backend.slots):
             place = None if slot in self._jobs else self._next()
             if place is not None:
-                self._jobs[slot] = place, self.backend.start(self.runs[place], slot)
-                self.rows[place].state, self.rows[place].first = TRAINING, None
+                self._start(place, slot)
+
+    def _start(self, place: int, slot: int) -> None:
+        row = self.rows[place]
+        try:
+            self._jobs[slot] = place, self.backend.start(self.runs[place], slot)
+            row.state, row.first = TRAINING, None
+        except (RunError, OSError) as error:  # its log cannot be written, or there is no room for a process
+            row.state, self.failures[row.name] = FAILED, f"it could not be started: {error}"
 
     def _next(self) -> int | None:
         """The first run that waits and that no other process is at."""

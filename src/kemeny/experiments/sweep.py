@@ -95,7 +95,7 @@ class Sweep:
 def sweep(
     env: Any,
     *,
-    seeds: Any = (0,),
+    seeds: Any = None,
     env_kwargs: Any = None,
     out: str | Path | None = None,
     preset: Any = None,
@@ -109,7 +109,8 @@ def sweep(
     """Train every combination of the settings with every seed, side by side, and leave a directory of runs.
 
     `env` is an environment or a list of several, as for `kemeny.train`, or the name of a TOML file (docs/sweeps.md). A
-    list of values is swept over: `gae_lambda=[0.8, 0.95]`. So are lists of `env_kwargs`, `preset` and `init_from`. A
+    list of values is swept over: `gae_lambda=[0.8, 0.95]`. So are lists of `seeds` [0], `env_kwargs`, `preset` and
+    `init_from`. A
     setting that is a list itself is swept over by a list of lists: `hidden=[(64, 64), (32, 32)]`. With a file, what is
     given here takes the place of what stands there.
 
@@ -120,10 +121,8 @@ def sweep(
     `array` trains the run with that index alone, in this process. `only` names arms or groups of a file.
     """
     given = {name: alternatives(name, value) for name, value in settings.items()}
-    around = {KWARGS: env_kwargs, PRESET: preset, INIT_FROM: init_from}
+    around = {SEEDS: seeds, KWARGS: env_kwargs, PRESET: preset, INIT_FROM: init_from}
     given |= {name: alternatives(name, value) for name, value in around.items() if value is not None}
-    if not (str(env).endswith(".toml") and seeds == (0,)):
-        given[SEEDS] = alternatives(SEEDS, seeds)
     planned = Sweep.of(env, given, out, only)
     if array is not None:
         from kemeny.runs.progress import shown

@@ -89,6 +89,9 @@ class Run:
             shutil.rmtree(aside, ignore_errors=True)
             refuse_existing(path)  # made by another process meanwhile
             raise UserError(f"The run directory {path} cannot be made: {error.strerror}.") from error
+        except BaseException:  # a signal
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
         return cls(path)
 
     @contextlib.contextmanager
