@@ -115,7 +115,7 @@ class Merging:
         self.grid = grid
         self.labels: list[np.ndarray] = []
 
-    def label(self, k: int, P: sp.csr_array) -> np.ndarray:
+    def label(self, k: int, P: Any) -> np.ndarray:
         """For each state of level k, whose chain is P, the merged state that it belongs to."""
         if len(self.labels) <= k:
             if self.grid is not None:
@@ -129,7 +129,7 @@ class Merging:
                 self.labels.append(pair(merge(P, first)[0])[first])
         return self.labels[k]
 
-    def hierarchy(self, P: sp.csr_array, transposed: bool = False) -> Hierarchy | None:
+    def hierarchy(self, P: Any, transposed: bool = False) -> Hierarchy | None:
         """An approximate inverse for P, or for Pᵀ if `transposed`; None if the states cannot be merged well."""
         levels: list[Level] = []
         while P.shape[0] > COARSEST:
@@ -158,7 +158,7 @@ class Merging:
             return None
 
 
-def merge(P: sp.csr_array, label: np.ndarray) -> tuple[sp.csr_array, sp.csr_array]:
+def merge(P: Any, label: np.ndarray) -> tuple[sp.csr_array, sp.csr_array]:
     """The merged chain, and the matrix of means over merged states."""
     n, coarse = len(label), int(label.max()) + 1
     size = np.bincount(label, minlength=coarse)
@@ -169,7 +169,7 @@ def merge(P: sp.csr_array, label: np.ndarray) -> tuple[sp.csr_array, sp.csr_arra
     return sp.csr_array(down @ relabelled), down
 
 
-def pair(P: sp.csr_array, rounds: int = 4) -> np.ndarray:
+def pair(P: Any, rounds: int = 4) -> np.ndarray:
     """Labels that pair each state with the one that it exchanges most with, if that one prefers it too, in rounds.
 
     A random factor of up to 10 % per state decides between neighbours that are equally near.

@@ -37,6 +37,9 @@ KRYLOV_LIMIT = 3000
 ACCEPTED = 1e-11
 """The residual that is accepted from that method, relative to the larger of right-hand side and solution."""
 
+PROBE_TOLERANCE = 1e-8
+"""The residual of a probe of κ, relative to the probe: far below the spread of the probes."""
+
 LARGEST_FILL = 10**9
 """The largest number of entries that a factorisation may have (8 GB), estimated from the bandwidth of its matrix."""
 
@@ -80,15 +83,17 @@ class SparseChain:
         """An approximate inverse of I − P."""
         return self.merging.hierarchy(self.P)
 
-    def krylov(self, right: np.ndarray, scale: float, transposed: bool = False) -> np.ndarray | None:
+    def krylov(
+        self, right: np.ndarray, scale: float, transposed: bool = False, tolerance: float = KRYLOV_TOLERANCE
+    ) -> np.ndarray | None:
         """x with x − P·x + mean(x) = right; None if the residual stays above what can be accepted."""
         matrix = sp.csr_array(self.P.T) if transposed else self.P
         inverse = self.merging.hierarchy(self.P, transposed) if transposed else self.inverse
         rows = [rows_of(matrix, part) for part in self.blocks.slices]
         guess = np.full(self.n, right.mean())
-        found = solve_chain(rows, right, guess, KRYLOV_TOLERANCE * scale, KRYLOV_LIMIT, self.blocks, inverse)
+        found = solve_chain(rows, right, guess, tolerance * scale, KRYLOV_LIMIT, self.blocks, inverse)
         largest = max(scale, float(np.abs(found.x).max()))
-        return found.x if found.span <= ACCEPTED * largest else None
+        return found.x if found.span <= max(tolerance, ACCEPTED) * largest else None
 
     @functools.cached_property
     def ground(self) -> int:
@@ -168,7 +173,10 @@ class SparseChain:
 
     def _solve_block(self, right: np.ndarray) -> np.ndarray:
         if self.use_krylov:
-            columns = [self.krylov(np.ascontiguousarray(column), scale_of(column)) for column in right.T]
+            columns = [
+                self.krylov(np.ascontiguousarray(column), scale_of(column), tolerance=PROBE_TOLERANCE)
+                for column in right.T
+            ]
             if all(column is not None for column in columns):
                 return np.stack([column for column in columns if column is not None], axis=1)
             self.use_krylov = False
@@ -202,7 +210,7 @@ class SparseChain:
         return TraceEstimate(float(1 + known + samples.mean()), float(error), probes)
 
 
-def refuse_large_fill(matrix: sp.csr_array) -> None:
+def refuse_large_fill(matrix: Any) -> None:
     """Raise an error if a factorisation would fill the memory."""
     if (fill := largest_fill(matrix)) > LARGEST_FILL:
         raise UserError(
@@ -211,12 +219,12 @@ def refuse_large_fill(matrix: sp.csr_array) -> None:
         )
 
 
-def is_narrow(matrix: sp.csr_array) -> bool:
+def is_narrow(matrix: Any) -> bool:
     """Whether factors are small and quickly made; they also have the small probabilities to full relative precision."""
     return matrix.shape[0] <= LONGEST_NARROW and largest_fill(matrix) <= NARROW_FILL
 
 
-def largest_fill(matrix: sp.csr_array) -> int:
+def largest_fill(matrix: Any) -> int:
     """The most entries that factors of the matrix can have: they lie within its bandwidth."""
     order = csgraph.reverse_cuthill_mckee(matrix)
     place = np.argsort(order)

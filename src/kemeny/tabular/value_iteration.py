@@ -77,7 +77,7 @@ def modified_policy_iteration(
             if found.span <= tolerance:
                 return search.solution(h, better)
             h = next_values(h, found, step)
-            if fixed is None or not np.array_equal(better, policy):
+            if fixed is None or policy is None or not np.array_equal(better, policy):
                 policy = better
                 fixed = PolicySweeps(mdp, policy, all_actions.blocks)
             for _ in range(sweeps):
