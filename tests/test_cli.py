@@ -273,7 +273,7 @@ def test_a_terminal_without_utf_8_gets_question_marks(tiny_run, tmp_path):
 
 
 def wait_for_lines(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < deadline, "the run never got going"
         time.sleep(0.05)
