@@ -84,7 +84,7 @@ def kemeny(method: str) -> Callable[[Model], Callable[[], Found]]:
         # The tolerance of policy iteration is relative to the largest reward; that of the others is absolute.
         scale = float(np.abs(model.rewards).max()) if method == "policy_iteration" else 1.0
         tolerance = model.tolerance / scale
-        solver(zoo.garnet(50, 2, 3, sparse=True), tolerance=1e-3)
+        solver(zoo.criss_cross("IL", truncation=12), tolerance=1e-3)
 
         def run() -> Found:
             found = solver(mdp, tolerance=tolerance)

@@ -51,7 +51,8 @@ class Anderson:
         residual = np.empty(len(h))
         difference, change = (np.empty(len(h)), np.empty(len(h))) if self.last is not None else (None, None)
 
-        def measure(k: int, part: slice) -> list[float]:
+        def measure(begin: int, end: int) -> list[float]:
+            part = slice(begin, end)
             np.subtract(image[part], h[part], out=residual[part])
             residual[part] -= mean
             if self.last is None or difference is None or change is None:
@@ -73,7 +74,8 @@ class Anderson:
             self.products = products
             weights = combine(products, sums[size:])
 
-            def add(k: int, part: slice) -> None:
+            def add(begin: int, end: int) -> None:
+                part = slice(begin, end)
                 for weight, past in zip(weights, self.images, strict=True):
                     following[part] -= weight * past[part]
 

@@ -4,12 +4,14 @@ It keeps ten vectors, whatever the number of iterations. It stops by the *span* 
 gain is known by: if r − ρ + P·h − h lies between low and high, the gain lies between ρ + low and ρ + high.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from kemeny.tabular import kernels
 from kemeny.tabular.blocks import Blocks
+from kemeny.tabular.rows import Rows
 
 LOST = 1e-15
 """A cosine below this is 0 up to rounding: the method has lost its direction, and begins anew where it is."""
@@ -17,6 +19,10 @@ LOST = 1e-15
 KEEP = 0.5
 """An iterate is kept if its residual is smaller than this share of the residual that was kept before. The residual of
 this method goes up and down, so the last iterate need not be the best. A round must also achieve this much."""
+
+
+Inverse = Callable[[np.ndarray, np.ndarray], float]
+"""Writes an approximate solution for its first argument to its second, and returns the mean of it."""
 
 
 class Solved(NamedTuple):
@@ -30,18 +36,18 @@ class Solved(NamedTuple):
 
 
 def solve_chain(
-    rows: Sequence[Any],
+    rows: Rows,
     right: np.ndarray,
     guess: np.ndarray,
     enough: float,
     limit: int,
     blocks: Blocks,
-    inverse: Callable[[np.ndarray], np.ndarray] | None = None,
+    inverse: Inverse | None = None,
 ) -> Solved:
     """Solve x − P·x + mean(x) = right, until the span of the residual is at most `enough`.
 
     This is the Bellman equation x = r − ρ + P·x with the gauge mean(x) = ρ; for Pᵀ and right = 1/n it is the equation
-    of the stationary distribution. `rows` are the rows of P, one matrix per block. `inverse` is an approximate inverse
+    of the stationary distribution. `inverse` is an approximate inverse
     of the left-hand side. After `limit` iterations, or when rounding errors rule, the best iterate is returned.
     """
     state = Recursion(rows, right, guess.copy(), blocks, inverse)
@@ -67,23 +73,22 @@ def solve_chain(
 class Recursion:
     """The vectors of one solve; the names are those of the paper."""
 
-    def __init__(self, rows: Any, right: np.ndarray, x: np.ndarray, blocks: Blocks, inverse: Any):
+    def __init__(self, rows: Rows, right: np.ndarray, x: np.ndarray, blocks: Blocks, inverse: Inverse | None):
         self.rows, self.right, self.x, self.blocks, self.inverse = rows, right, x, blocks, inverse
-        self.r, self.p, self.v, self.t = (np.empty(len(x)) for _ in range(4))
+        self.r, self.p, self.v, self.t, self.shadow = (np.empty(len(x)) for _ in range(5))
+        self.found = None if inverse is None else np.empty(len(x))
 
     def begin(self) -> float:
         """Take the residual of x as the first one; returns its span."""
         mean = self._mean(self.x)
 
-        def work(k: int, part: slice) -> tuple[float, float, float]:
-            r = self.r[part]
-            np.subtract(self.right[part], self._apply(self.x, mean, k, part), out=r)
-            return float(r.min()), float(r.max()), dot(r, r)
+        def work(begin: int, end: int) -> tuple[float, float, float]:
+            found = kernels.begin_solve(*self.rows, self.right, self.x, mean, begin, end, self.r)
+            self.shadow[begin:end] = self.r[begin:end]
+            self.p[begin:end] = self.v[begin:end] = 0.0
+            return found
 
         lows, highs, squares = zip(*self.blocks.each(work), strict=True)
-        self.shadow = self.r.copy()
-        self.p.fill(0.0)
-        self.v.fill(0.0)
         self.rho = self.shadow_square = sum(squares)
         self.previous = self.alpha = self.omega = 1.0
         self.is_lost = False
@@ -92,61 +97,41 @@ class Recursion:
     def iterate(self) -> float:
         """One iteration; returns the span of the residual."""
         beta = (self.rho / self.previous) * (self.alpha / self.omega)
-
-        def turn(k: int, part: slice) -> None:
-            p = self.p[part]
-            p -= self.omega * self.v[part]
-            p *= beta
-            p += self.r[part]
-
-        def first_image(k: int, part: slice) -> tuple[float, float]:
-            v = self.v[part]
-            v[:] = self._apply(along, mean, k, part)
-            return dot(self.shadow[part], v), dot(v, v)
-
-        self.blocks.each(turn)
-        along = self.p if self.inverse is None else self.inverse(self.p)
-        mean = self._mean(along)
-        cross, square = (sum(parts) for parts in zip(*self.blocks.each(first_image), strict=True))
+        self.blocks.each(lambda begin, end: kernels.turn(self.p, self.v, self.r, beta, self.omega, begin, end))
+        cross, square, along = self._image(self.p, self.shadow, self.v)
         if not abs(cross) > LOST * np.sqrt(square * self.shadow_square):
             self.is_lost = True
             return np.inf
-        alpha = self.alpha = self.rho / cross
+        self.alpha = self.rho / cross
+        self._advance(along, self.v, self.alpha)
+        cross, square, across = self._image(self.r, self.r, self.t)
+        self.omega = cross / square if square > 0 else 0.0
+        self.previous = self.rho
+        self.rho, square, span = self._advance(across, self.t, self.omega)
+        self.is_lost = self.omega == 0 or not abs(self.rho) > LOST * np.sqrt(square * self.shadow_square)
+        return span
 
-        def half_step(k: int, part: slice) -> None:
-            self.x[part] += alpha * along[part]
-            self.r[part] -= alpha * self.v[part]
+    def _image(self, vector: np.ndarray, other: np.ndarray, out: np.ndarray) -> tuple[float, float, np.ndarray]:
+        """The image of an approximate solution for `vector` into `out`, its products, and that solution."""
+        if self.inverse is None or self.found is None:
+            x, mean = vector, self._mean(vector)
+        else:
+            x, mean = self.found, self.inverse(vector, self.found)
+        parts = self.blocks.each(lambda begin, end: kernels.image(*self.rows, x, mean, other, begin, end, out))
+        crosses, squares = zip(*parts, strict=True)
+        return sum(crosses), sum(squares), x
 
-        def second_image(k: int, part: slice) -> tuple[float, float]:
-            t, r = self.t[part], self.r[part]
-            t[:] = self._apply(across, mean, k, part)
-            return dot(t, r), dot(t, t)
+    def _advance(self, along: np.ndarray, image: np.ndarray, length: float) -> tuple[float, float, float]:
+        """A step of x; returns shadow·r, r·r and the span of r."""
 
-        self.blocks.each(half_step)
-        across = self.r if self.inverse is None else self.inverse(self.r)
-        mean = self._mean(across)
-        cross, square = (sum(parts) for parts in zip(*self.blocks.each(second_image), strict=True))
-        omega = self.omega = cross / square if square > 0 else 0.0
+        def work(begin: int, end: int) -> tuple[float, float, float, float]:
+            return kernels.advance(self.x, self.r, along, image, self.shadow, length, begin, end)
 
-        def step(k: int, part: slice) -> tuple[float, float, float, float]:
-            r = self.r[part]
-            self.x[part] += omega * across[part]
-            r -= omega * self.t[part]
-            return dot(self.shadow[part], r), dot(r, r), float(r.min()), float(r.max())
-
-        crosses, squares, lows, highs = zip(*self.blocks.each(step), strict=True)
-        self.previous, self.rho = self.rho, sum(crosses)
-        self.is_lost = omega == 0 or not abs(self.rho) > LOST * np.sqrt(sum(squares) * self.shadow_square)
-        return max(highs) - min(lows)
-
-    def _apply(self, x: np.ndarray, mean: float, k: int, part: slice) -> np.ndarray:
-        image = self.rows[k] @ x
-        np.subtract(x[part], image, out=image)
-        image += mean
-        return image
+        crosses, squares, lows, highs = zip(*self.blocks.each(work), strict=True)
+        return sum(crosses), sum(squares), max(highs) - min(lows)
 
     def _mean(self, x: np.ndarray) -> float:
-        return sum(self.blocks.each(lambda k, part: float(x[part].sum()))) / len(x)
+        return sum(self.blocks.each(lambda begin, end: float(x[begin:end].sum()))) / len(x)
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> float:

@@ -1,8 +1,8 @@
 """Long vectors, block by block, on all cores.
 
-The vectors of one block stay in the processor's cache while several operations run on them, so that the memory is read
-once and not once per operation. SciPy's products and NumPy's operations let other threads run meanwhile. Blocks do not
-depend on the number of cores, and what they return comes in their order: results are the same on any number of cores.
+The compiled loops of `kernels` let other threads run, so that one thread per core works on one block after another.
+Blocks do not depend on the number of cores, and what they return comes in their order: results are the same on any
+number of cores.
 """
 
 import concurrent.futures
@@ -14,7 +14,13 @@ from typing import TypeVar
 from kemeny.machine import available_cores
 
 BLOCK = 65_536
-"""States per block: half a megabyte per vector, so that a few of them fit into a core's cache."""
+"""States per block at most: half a megabyte per vector, so that a few of them fit into a core's cache."""
+
+FEWEST = 4
+"""Blocks of a vector that is long enough to be shared, so that two or four cores have equal parts."""
+
+SMALLEST = 8_192
+"""States per block at least: below, waking another thread takes as long as the work."""
 
 Result = TypeVar("Result")
 
@@ -22,20 +28,28 @@ Result = TypeVar("Result")
 class Blocks:
     """The states 0 … n − 1, cut into blocks."""
 
-    def __init__(self, n: int, size: int = BLOCK):
-        self.slices = tuple(slice(first, min(first + size, n)) for first in range(0, n, size))
+    def __init__(self, n: int, size: int | None = None):
+        size = min(BLOCK, max(SMALLEST, -(-n // FEWEST))) if size is None else size
+        self.bounds = tuple((first, min(first + size, n)) for first in range(0, n, size))
 
     def __len__(self) -> int:
-        return len(self.slices)
+        return len(self.bounds)
 
-    def each(self, work: Callable[[int, slice], Result]) -> list[Result]:
-        """work(k, slice of block k) for every block, on all cores; what they return, in the order of the blocks."""
-        if len(self.slices) == 1 or available_cores() == 1:
-            return [work(k, part) for k, part in enumerate(self.slices)]
-        return list(threads(os.getpid()).map(work, range(len(self.slices)), self.slices))
+    def each(self, work: Callable[[int, int], Result]) -> list[Result]:
+        """work(begin, end) for every block, on all cores; what they return, in the order of the blocks."""
+        teams = min(available_cores(), len(self.bounds))
+        if teams == 1:
+            return [work(*bounds) for bounds in self.bounds]
+
+        def share(team: int) -> list[Result]:
+            return [work(*bounds) for bounds in self.bounds[team::teams]]
+
+        others = [threads(os.getpid()).submit(share, team) for team in range(1, teams)]
+        parts = [share(0), *(other.result() for other in others)]
+        return [parts[k % teams][k // teams] for k in range(len(self.bounds))]
 
 
 @functools.lru_cache(maxsize=1)
 def threads(process: int) -> concurrent.futures.ThreadPoolExecutor:
-    """One thread per core, for this process: the threads of a process do not live on in one that it forks."""
+    """Threads for this process: those of a process do not live on in one that it forks."""
     return concurrent.futures.ThreadPoolExecutor(available_cores(), f"kemeny-{process}")

@@ -6,9 +6,8 @@ import numpy as np
 
 from kemeny.tabular.anderson import Anderson
 from kemeny.tabular.mdp import MDP
-from kemeny.tabular.policy_iteration import iterate_large, iterate_small
+from kemeny.tabular.policy_iteration import first_guess, is_large, iterate_large, iterate_small
 from kemeny.tabular.solution import Search, Solution, Watch
-from kemeny.tabular.sparse import DIRECT_FIRST
 from kemeny.tabular.sweeps import Sweeps
 from kemeny.tabular.value_iteration import next_values
 
@@ -43,7 +42,7 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
         asked = tolerance if tolerance is not None else precision * size
         return max(asked, LEAST_PRECISION * sweeps.scale)
 
-    if not mdp.is_sparse or mdp.n_states <= DIRECT_FIRST:
+    if not is_large(mdp):
         reason = f"{mdp.n_states:,} states are few enough for an exact evaluation of every policy"
         with Search("policy iteration", sweeps.policy, watch, reason) as search:
             first = mdp.rewards_by_action.argmax(axis=0)
@@ -67,6 +66,7 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
         search.method = "policy iteration"
         expected = f"about {left:,.0f} more seemed to be needed" if math.isfinite(left) else "more did not help"
         search.reason = f"after {len(spans)} sweeps the gain was known to within {found.span:.3g}, and {expected}"
+        h = first_guess(mdp, h)
         return iterate_large(mdp, sweeps, search, h, None, lambda: goal(search.low, search.high), max_iterations=1000)
 
 

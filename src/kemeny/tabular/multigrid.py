@@ -10,21 +10,19 @@ Which states are neighbours? If the states are the points of a grid, boxes of tw
 states are paired that lead to each other with the largest probability.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 
+from kemeny.tabular import kernels
 from kemeny.tabular.blocks import Blocks
-from kemeny.tabular.structure import rows_of
+from kemeny.tabular.kernels import unsigned
+from kemeny.tabular.rows import Rows
 
 COARSEST = 600
 """States of the last chain, which is inverted as a dense matrix."""
-
-DAMPING = 0.8
-"""The length of a Jacobi step: below 1 so that it also removes errors that change sign from state to state."""
 
 LEAST_MERGING = 0.8
 """A level that keeps more than this share of the states is not worth its work: the one before is the last."""
@@ -33,79 +31,132 @@ LARGEST_LAST = 4000
 """If pairing ends early, the last chain may have this many states; with more, there is no hierarchy."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Level:
-    """One chain, the way down to the next coarser one, and the way up again."""
-
-    rows: Sequence[Any]
-    """The rows of the chain, one matrix per block."""
-
-    blocks: Blocks
-    jacobi: np.ndarray
-    """The damping, divided by the diagonal of I − P."""
-
-    down: Any
-    """Means over the merged states, or of the transposed chain sums over them: coarse × fine."""
+class Parts(NamedTuple):
+    """States that are merged: the merged state of each state, and the states of each merged state."""
 
     label: np.ndarray
-    """The merged state of each state."""
+    order: np.ndarray
+    starts: np.ndarray
+    """The states order[starts[c]] … order[starts[c + 1] − 1] are merged into state c."""
 
-    share: np.ndarray | None
-    """The share of each state in its merged state, for the transposed chain; None for 1."""
+    @classmethod
+    def of(cls, label: np.ndarray) -> Self:
+        """By the merged state of each state."""
+        starts = np.concatenate([[0], np.cumsum(np.bincount(label))])
+        order = np.argsort(label, kind="stable").astype(np.uint32)
+        return cls(unsigned(label), order, starts.astype(np.uint32))
 
-    def residual(self, right: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """right − (I − P)·x."""
-        result = np.empty(len(x))
+    @property
+    def n(self) -> int:
+        """The number of merged states."""
+        return len(self.starts) - 1
 
-        def work(k: int, part: slice) -> None:
-            image = self.rows[k] @ x
-            image -= x[part]
-            np.add(image, right[part], out=result[part])
 
-        self.blocks.each(work)
-        return result
+class Level:
+    """One chain, the way down to the next coarser one, and the way up again.
 
-    def smooth(self, right: np.ndarray, x: np.ndarray, coarse: np.ndarray) -> None:
-        """Add the values of the merged states to x, then make one Jacobi step."""
+    It approximates x in (I − P)·x = right, both of which are its own: whoever uses it fills `right` and reads `x`.
+    """
 
-        def lift(k: int, part: slice) -> None:
-            value = coarse[self.label[part]]
-            x[part] += value if self.share is None else value * self.share[part]
+    def __init__(self, chain: Rows, parts: Parts, transposed: bool):
+        self.chain, self.parts, self.is_mean = chain, parts, not transposed
+        self.blocks, self.coarse_blocks = Blocks(chain.n), Blocks(parts.n)
+        self.right, self.x, self.spare = (np.empty(chain.n) for _ in range(3))
 
-        def step(k: int, part: slice) -> None:
-            rest[part] *= self.jacobi[part]
-            x[part] += rest[part]
+    def begin(self, below: np.ndarray) -> None:
+        """Make a step from x = 0, and write what is left of the right-hand side, merged, to `below`."""
+
+        def step(begin: int, end: int) -> None:
+            kernels.smooth_zero(*self.chain, self.right, begin, end, self.x)
+
+        def restrict(begin: int, end: int) -> None:
+            kernels.restrict(
+                *self.chain, self.right, self.x, self.parts.order, self.parts.starts, self.is_mean, begin, end, below
+            )
+
+        self.blocks.each(step)
+        self.coarse_blocks.each(restrict)
+
+    def finish(self, coarse: np.ndarray) -> None:
+        """Add the values of the merged states to x, then make a step."""
+
+        def lift(begin: int, end: int) -> None:
+            kernels.lift(coarse, self.parts.label, self.parts.starts, self.is_mean, begin, end, self.x)
+
+        def step(begin: int, end: int) -> None:
+            kernels.smooth(*self.chain, self.right, self.x, False, begin, end, self.spare)
 
         self.blocks.each(lift)
-        rest = self.residual(right, x)
         self.blocks.each(step)
+        self.x, self.spare = self.spare, self.x
+
+    def take_rest(self) -> None:
+        """Let the rest of the right-hand side, which x leaves, be the right-hand side."""
+
+        def work(begin: int, end: int) -> None:
+            kernels.residual(*self.chain, self.right, self.x, begin, end, self.spare)
+
+        self.blocks.each(work)
+        self.right, self.spare = self.spare, self.right
+
+
+class Last:
+    """The coarsest chain, with the inverse of its (I − P) + 1·uᵀ."""
+
+    def __init__(self, inverse: np.ndarray):
+        self.inverse = inverse
+        self.right = np.empty(len(inverse))
+        self.x = self.right.copy()
+
+    def solve(self) -> None:
+        """x for the right-hand side."""
+        np.einsum("ij,j->i", self.inverse, self.right, out=self.x)
 
 
 class Hierarchy:
-    """An approximate inverse of (I − P) + 1·uᵀ with u uniform."""
+    """An approximate inverse of (I − P) + 1·uᵀ with u uniform.
+
+    It works in double precision. In single precision it fails on chains that mix slowly, because (I − P)·x is the
+    difference of numbers that are thousands of times larger.
+    """
 
     def __init__(self, levels: Sequence[Level], last: np.ndarray):
-        self.levels = levels
-        self.last = last
+        self.levels, self.last = levels, Last(last)
+        self.blocks = Blocks(len(self._level(0).right))
 
-    def __call__(self, right: np.ndarray) -> np.ndarray:
-        """Apply it to a vector."""
-        mean = float(right.mean())
-        found = self._cycle(0, right - mean)
-        found += mean
-        return found
+    def __call__(self, right: np.ndarray, out: np.ndarray) -> float:
+        """Apply it to a vector, write the result to `out`, and return its mean."""
+        n, top = len(right), self._level(0)
+        mean = sum(self.blocks.each(lambda begin, end: float(right[begin:end].sum()))) / n
 
-    def _cycle(self, k: int, right: np.ndarray) -> np.ndarray:
-        if k == len(self.levels):
-            return np.einsum("ij,j->i", self.last, right)
-        level = self.levels[k]
-        x = level.jacobi * right
-        rest = level.down @ level.residual(right, x)
-        coarse = self._cycle(k + 1, rest)
-        if k + 1 < len(self.levels):
-            coarse += self._cycle(k + 1, self.levels[k + 1].residual(rest, coarse))
-        level.smooth(right, x, coarse)
-        return x
+        def take(begin: int, end: int) -> None:
+            np.subtract(right[begin:end], mean, out=top.right[begin:end])
+
+        def give(begin: int, end: int) -> float:
+            np.add(top.x[begin:end], mean, out=out[begin:end])
+            return float(out[begin:end].sum())
+
+        self.blocks.each(take)
+        self._cycle(0)
+        return sum(self.blocks.each(give)) / n
+
+    def _level(self, k: int) -> Level | Last:
+        return self.levels[k] if k < len(self.levels) else self.last
+
+    def _cycle(self, k: int) -> None:
+        """Find x of a level, which costs a few products with its chain."""
+        level, below = self._level(k), self._level(k + 1)
+        if isinstance(level, Last):
+            level.solve()
+            return
+        level.begin(below.right)
+        self._cycle(k + 1)
+        if isinstance(below, Level):
+            first = below.x.copy()
+            below.take_rest()
+            self._cycle(k + 1)
+            below.x += first
+        level.finish(below.x)
 
 
 class Merging:
@@ -113,44 +164,32 @@ class Merging:
 
     def __init__(self, grid: tuple[int, ...] | None = None):
         self.grid = grid
-        self.labels: list[np.ndarray] = []
+        self.levels: list[Parts] = []
 
-    def label(self, k: int, P: Any) -> np.ndarray:
-        """For each state of level k, whose chain is P, the merged state that it belongs to."""
-        if len(self.labels) <= k:
+    def parts(self, k: int, chain: Rows) -> Parts:
+        """The merged states of level k, whose chain is given."""
+        if len(self.levels) <= k:
             if self.grid is not None:
-                boxes = tuple((side + 1) // 2 for side in self.grid)
-                halves = [np.arange(side) // 2 for side in self.grid]
-                points = np.meshgrid(*halves, indexing="ij", sparse=True)
-                self.labels.append(np.ravel_multi_index(np.broadcast_arrays(*points), boxes).ravel().astype(np.int32))
-                self.grid = boxes
+                label, self.grid = boxes(self.grid)
             else:
-                first = pair(P)
-                self.labels.append(pair(merge(P, first)[0])[first])
-        return self.labels[k]
+                first = pair(chain.matrix())
+                label = pair(merge(chain, Parts.of(first)).matrix())[first]
+            self.levels.append(Parts.of(label))
+        return self.levels[k]
 
-    def hierarchy(self, P: Any, transposed: bool = False) -> Hierarchy | None:
-        """An approximate inverse for P, or for Pᵀ if `transposed`; None if the states cannot be merged well."""
+    def hierarchy(self, chain: Rows, transposed: bool = False) -> Hierarchy | None:
+        """An approximate inverse for a chain, or for its transpose; None if the states cannot be merged well."""
         levels: list[Level] = []
-        while P.shape[0] > COARSEST:
-            label = self.label(len(levels), P)
-            if label.max() + 1 > LEAST_MERGING * P.shape[0]:
+        while chain.n > COARSEST:
+            parts = self.parts(len(levels), chain)
+            if parts.n > LEAST_MERGING * chain.n:
                 break
-            blocks = Blocks(P.shape[0])
-            matrix = sp.csr_array(P.T) if transposed else P
-            rows = [rows_of(matrix, part) for part in blocks.slices]
-            leaves = 1 - P.diagonal()
-            jacobi = DAMPING / np.where(leaves > 0, leaves, 1.0)
-            P, down = merge(P, label)
-            share = None
-            if transposed:
-                share = 1 / np.diff(down.indptr)[label]
-                down.data[:] = 1.0
-            levels.append(Level(rows, blocks, jacobi, down, label, share))
-        n = P.shape[0]
-        if n > LARGEST_LAST:
+            rows = Rows.of(sp.csr_array(chain.matrix().T)) if transposed else chain
+            levels.append(Level(rows, parts, transposed))
+            chain = merge(chain, parts)
+        if chain.n > LARGEST_LAST:
             return None
-        matrix = np.eye(n) - P.toarray() + 1 / n
+        matrix = np.eye(chain.n) - chain.matrix().toarray() + 1 / chain.n
         try:
             last = np.linalg.inv(matrix)
             return Hierarchy(levels, np.ascontiguousarray(last.T) if transposed else last)
@@ -158,15 +197,30 @@ class Merging:
             return None
 
 
-def merge(P: Any, label: np.ndarray) -> tuple[sp.csr_array, sp.csr_array]:
-    """The merged chain, and the matrix of means over merged states."""
-    n, coarse = len(label), int(label.max()) + 1
-    size = np.bincount(label, minlength=coarse)
-    order = np.argsort(label, kind="stable").astype(np.int32)
-    pointers = np.concatenate([[0], np.cumsum(size)]).astype(np.int32)
-    down = sp.csr_array((1 / size[label[order]], order, pointers), shape=(coarse, n))
-    relabelled = sp.csr_array((P.data, label[P.indices], P.indptr), shape=(n, coarse))
-    return sp.csr_array(down @ relabelled), down
+def boxes(grid: tuple[int, ...]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The box of each point of a grid, boxes having two points per side, and the shape of the grid of the boxes."""
+    coarse = tuple((side + 1) // 2 for side in grid)
+    points = np.meshgrid(*(np.arange(side) // 2 for side in grid), indexing="ij", sparse=True)
+    return np.ravel_multi_index(np.broadcast_arrays(*points), coarse).ravel().astype(np.int32), coarse
+
+
+def merge(chain: Rows, parts: Parts) -> Rows:
+    """The merged chain."""
+    blocks, (weights, rows) = Blocks(parts.n), (chain.weights, chain.rows)
+    structure = chain.pointers, chain.columns
+    lengths = np.empty(parts.n + 1, dtype=np.int64)
+    blocks.each(lambda begin, end: kernels.merged_lengths(*structure, rows, *parts, begin, end, lengths[1:]))
+    lengths[0] = 0
+    pointers = np.cumsum(lengths)
+    kind = np.uint32 if pointers[-1] < np.iinfo(np.int32).max else np.int64
+    new = Rows(
+        pointers.astype(kind),
+        np.empty(pointers[-1], dtype=np.uint32),
+        np.empty(pointers[-1]),
+        np.arange(parts.n, dtype=np.uint32),
+    )
+    blocks.each(lambda begin, end: kernels.merged_rows(*structure, weights, rows, *parts, begin, end, *new[:3]))
+    return new
 
 
 def pair(P: Any, rounds: int = 4) -> np.ndarray:

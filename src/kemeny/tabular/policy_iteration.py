@@ -2,7 +2,8 @@
 
 Large models are solved as by Newton's method with inexact steps. The best policy given h is evaluated only as precisely
 as the present error in the optimality equation deserves. Between two evaluations, sweeps over all actions mend the
-policy where it is wrong in places, which takes them a few steps and policy iteration many.
+policy where it is wrong in places, which takes them a few steps and policy iteration many. A model on a grid begins
+with the values of a coarser model.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 from kemeny.errors import UserError
 from kemeny.tabular.bicgstab import solve_chain
 from kemeny.tabular.chain import Chain
+from kemeny.tabular.coarser import interpolate, merged
 from kemeny.tabular.mdp import MDP
 from kemeny.tabular.multigrid import Merging
 from kemeny.tabular.solution import Search, Solution, Watch
@@ -25,8 +27,14 @@ FORCING = 0.1
 MENDING = 40
 """Most sweeps over all actions between two evaluations."""
 
-MENDED = 0.99
-"""Sweeps go on while each leaves at most this share of the error. An evaluation costs as much as a hundred sweeps."""
+MENDED = 0.95
+"""Sweeps go on while each leaves at most this share of the error."""
+
+ROUGH = 0.01
+"""The precision to which a coarser model is solved, relative to its gain."""
+
+ROUGH_ITERATIONS = 12
+"""Policies that a coarser model may take at most: it is only a guess."""
 
 KRYLOV_LIMIT = 300
 """Most Krylov iterations for one policy; a few dozen are usual. What is left then is left to the next policy."""
@@ -58,11 +66,41 @@ def policy_iteration(
     """
     sweeps = Sweeps(mdp)
     goal = tolerance * sweeps.scale
-    policy = mdp.rewards_by_action.argmax(axis=0) if initial is None else np.asarray(initial)
     with Search("policy iteration", sweeps.policy, watch) as search:
-        if mdp.is_sparse and mdp.n_states > DIRECT_FIRST:
-            return iterate_large(mdp, sweeps, search, np.zeros(mdp.n_states), policy, lambda: goal, max_iterations)
-        return iterate_small(mdp, sweeps, search, policy, max_iterations)
+        if not is_large(mdp):
+            policy = mdp.rewards_by_action.argmax(axis=0) if initial is None else np.asarray(initial)
+            return iterate_small(mdp, sweeps, search, policy, max_iterations)
+        h, policy = np.zeros(mdp.n_states), None if initial is None else np.asarray(initial)
+        found = sweeps.backup(h)
+        search.see(h, found.low, found.high)
+        if policy is None:
+            h = first_guess(mdp, h)
+        return iterate_large(mdp, sweeps, search, h, policy, lambda: goal, max_iterations)
+
+
+def is_large(mdp: MDP) -> bool:
+    """Whether its policies are evaluated by a Krylov method, not by a factorisation."""
+    return mdp.is_sparse and mdp.n_states > DIRECT_FIRST
+
+
+def first_guess(mdp: MDP, otherwise: np.ndarray) -> np.ndarray:
+    """Values from a coarser model if the states are points of a grid; if not, the values that are given."""
+    if mdp.grid is None:
+        return otherwise
+    coarse = merged(mdp)
+    sweeps = Sweeps(coarse)
+    search = Search("policy iteration", sweeps.policy)
+    rough = lambda: ROUGH * max(abs(search.low), abs(search.high))  # noqa: E731
+    try:
+        if is_large(coarse):
+            h = first_guess(coarse, np.zeros(coarse.n_states))
+            h = iterate_large(coarse, sweeps, search, h, None, rough, ROUGH_ITERATIONS).bias
+        else:
+            policy = coarse.rewards_by_action.argmax(axis=0)
+            h = iterate_small(coarse, sweeps, search, policy, ROUGH_ITERATIONS).bias
+    except UserError:
+        h = search.best
+    return otherwise if h is None else interpolate(h, coarse.grid, mdp.grid)
 
 
 def iterate_small(mdp: MDP, sweeps: Sweeps, search: Search, policy: np.ndarray, max_iterations: int) -> Solution:
@@ -160,7 +198,7 @@ class Evaluator:
         """h of a policy, up to a constant, with a residual whose span is `enough`, or better values than were given."""
         self.policy = policy
         fixed = PolicySweeps(self.mdp, policy, self.blocks)
-        inverse = self.merging.hierarchy(fixed.chain.P)
+        inverse = self.merging.hierarchy(fixed.rows)
         solved = solve_chain(fixed.rows, fixed.reward, h - h.mean(), enough, KRYLOV_LIMIT, self.blocks, inverse)
         if not solved.span <= enough and inverse is not None:
             again = solve_chain(fixed.rows, fixed.reward, solved.x, enough, KRYLOV_LIMIT, self.blocks)
@@ -168,7 +206,7 @@ class Evaluator:
         self.failures = 0 if solved.span <= enough else self.failures + 1
         x = solved.x
         if self.failures >= PATIENCE:
-            refuse_several(fixed.chain)
+            refuse_several(self.mdp.chain(policy))
             self.failures = 0
             for _ in range(RELIEF):
                 x, _ = fixed.step(x, STEP)

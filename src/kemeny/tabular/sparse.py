@@ -19,7 +19,8 @@ from kemeny.errors import UserError
 from kemeny.tabular.bicgstab import solve_chain
 from kemeny.tabular.blocks import Blocks
 from kemeny.tabular.multigrid import Hierarchy, Merging
-from kemeny.tabular.structure import find_classes, rows_of
+from kemeny.tabular.rows import Rows
+from kemeny.tabular.structure import find_classes
 
 KRYLOV_TOLERANCE = 1e-13
 """The residual at which a Krylov solve stops, relative to its right-hand side."""
@@ -81,15 +82,14 @@ class SparseChain:
     @functools.cached_property
     def inverse(self) -> Hierarchy | None:
         """An approximate inverse of I − P."""
-        return self.merging.hierarchy(self.P)
+        return self.merging.hierarchy(Rows.of(self.P))
 
     def krylov(
         self, right: np.ndarray, scale: float, transposed: bool = False, tolerance: float = KRYLOV_TOLERANCE
     ) -> np.ndarray | None:
         """x with x − P·x + mean(x) = right; None if the residual stays above what can be accepted."""
-        matrix = sp.csr_array(self.P.T) if transposed else self.P
-        inverse = self.merging.hierarchy(self.P, transposed) if transposed else self.inverse
-        rows = [rows_of(matrix, part) for part in self.blocks.slices]
+        rows = Rows.of(sp.csr_array(self.P.T) if transposed else self.P)
+        inverse = self.merging.hierarchy(Rows.of(self.P), transposed) if transposed else self.inverse
         guess = np.full(self.n, right.mean())
         found = solve_chain(rows, right, guess, tolerance * scale, KRYLOV_LIMIT, self.blocks, inverse)
         largest = max(scale, float(np.abs(found.x).max()))

@@ -170,15 +170,3 @@ def as_graph(matrix: Any) -> sp.csr_array:
     graph = sp.csr_array(matrix, copy=True)
     graph.eliminate_zeros()
     return graph
-
-
-def rows_of(matrix: Any, part: slice) -> Any:
-    """Some rows of a matrix, as a view."""
-    if not sp.issparse(matrix):
-        return matrix[part]
-    pointers = matrix.indptr[part.start : part.stop + 1]
-    entries = slice(pointers[0], pointers[-1])
-    return sp.csr_array(
-        (matrix.data[entries], matrix.indices[entries], pointers - pointers[0]),
-        shape=(part.stop - part.start, matrix.shape[1]),
-    )

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kemeny.tabular import kernels
 from kemeny.tabular.blocks import Blocks
+from kemeny.tabular.kernels import unsigned
 from kemeny.tabular.mdp import MDP
-from kemeny.tabular.structure import rows_of
+from kemeny.tabular.rows import Rows
 
 TIE = 1e-12
 """An action must be better than the present one by this share of the largest value. A smaller difference is a rounding
@@ -35,56 +37,51 @@ class Backup(NamedTuple):
 
 
 class Sweeps:
-    """The rows of a model, block by block: views of its matrix, not copies."""
+    """Sweeps over the rows of a model."""
 
     def __init__(self, mdp: MDP):
         self.mdp = mdp
         self.blocks = Blocks(mdp.n_states)
-        self.rows = [[rows_of(matrix, part) for matrix in mdp.by_action] for part in self.blocks.slices]
+        self.arrays = None
+        """What `kernels` read of a sparse model."""
+        if mdp.is_sparse:
+            self.arrays = (unsigned(mdp.P.indptr), unsigned(mdp.P.indices), mdp.P.data, mdp.rewards)
 
     def backup(self, h: np.ndarray) -> Backup:
         """The best value in each state given h."""
-        best = np.empty(len(h))
-
-        def work(k: int, part: slice) -> tuple[float, float, float]:
-            top = self._value(k, 0, part, h)
-            for a in range(1, self.mdp.n_actions):
-                np.maximum(top, self._value(k, a, part, h), out=top)
-            best[part] = top
-            return ends(top, h[part])
-
-        return summary(best, self.blocks.each(work))
+        if self.arrays is None:
+            return self._dense(h)[1]
+        best, arrays = np.empty(len(h)), self.arrays
+        return summary(best, self.blocks.each(lambda begin, end: kernels.backup(*arrays, h, begin, end, best)))
 
     def improve(self, h: np.ndarray, present: np.ndarray | None = None) -> tuple[np.ndarray, Backup]:
         """The best actions given h, and their values; the `present` one stays unless another is better than a tie."""
-        best, policy = np.empty(len(h)), np.zeros(len(h), dtype=np.int32)
         margin = 0.0 if present is None else TIE * max(float(h.max()), -float(h.min()), self.scale)
-
-        def work(k: int, part: slice) -> tuple[float, float, float]:
-            top, chosen = self._value(k, 0, part, h), policy[part]
-            kept = top.copy()
-            for a in range(1, self.mdp.n_actions):
-                value = self._value(k, a, part, h)
-                np.copyto(chosen, a, where=value > top)
-                np.maximum(top, value, out=top)
-                if present is not None:
-                    np.copyto(kept, value, where=present[part] == a)
+        if self.arrays is None:
+            values, found = self._dense(h)
+            policy = values.argmax(axis=0)
             if present is not None:
-                np.copyto(chosen, present[part], where=top <= kept + margin)
-            best[part] = top
-            return ends(top, h[part])
+                kept = values[present, np.arange(len(h))]
+                policy = np.where(found.best > kept + margin, policy, present)
+            return policy, found
+        best, arrays = np.empty(len(h)), self.arrays
+        policy = np.full(len(h), -1, dtype=np.int32) if present is None else present.astype(np.int32)
 
-        found = summary(best, self.blocks.each(work))
-        return policy, found
+        def work(begin: int, end: int) -> tuple[float, float, float]:
+            return kernels.improve(*arrays, h, begin, end, best, policy, margin)
+
+        return policy, summary(best, self.blocks.each(work))
+
+    def _dense(self, h: np.ndarray) -> tuple[np.ndarray, Backup]:
+        """The values of all actions, A × S, and the best of them."""
+        values = (self.mdp.P @ h).reshape(self.mdp.n_actions, -1) + self.mdp.rewards_by_action
+        best = values.max(axis=0)
+        rise = best - h
+        return values, Backup(best, float(rise.min()), float(rise.max()), float(rise.mean()))
 
     def policy(self, h: np.ndarray) -> np.ndarray:
         """The best actions given h."""
         return self.improve(h)[0]
-
-    def _value(self, k: int, a: int, part: slice, h: np.ndarray) -> np.ndarray:
-        value = self.rows[k][a] @ h
-        value += self.mdp.rewards_by_action[a, part]
-        return value
 
     @property
     def scale(self) -> float:
@@ -93,34 +90,27 @@ class Sweeps:
 
 
 class PolicySweeps:
-    """The rows and rewards of one deterministic policy, block by block."""
+    """Sweeps over the rows of one deterministic policy."""
 
     def __init__(self, mdp: MDP, policy: np.ndarray, blocks: Blocks):
-        self.chain, self.blocks = mdp.chain(policy), blocks
-        self.rows = [rows_of(self.chain.P, part) for part in blocks.slices]
+        self.mdp, self.policy, self.blocks = mdp, policy, blocks
         self.reward = mdp.rewards[np.arange(mdp.n_states), policy]
+        self.matrix = None if mdp.is_sparse else mdp.chain(policy).P
+        if mdp.is_sparse:
+            self.rows = Rows.of_policy(mdp.P, policy)
 
     def step(self, h: np.ndarray, step: float) -> tuple[np.ndarray, float]:
         """h + step·(r + P·h − h), and the span of r + P·h − h."""
+        if self.matrix is not None:
+            rise = self.matrix @ h + self.reward - h
+            return h + step * rise, float(np.ptp(rise))
         result = np.empty(len(h))
 
-        def work(k: int, part: slice) -> tuple[float, float]:
-            rise = self.rows[k] @ h
-            rise += self.reward[part]
-            rise -= h[part]
-            ends = float(rise.min()), float(rise.max())
-            rise *= step
-            np.add(h[part], rise, out=result[part])
-            return ends
+        def work(begin: int, end: int) -> tuple[float, float]:
+            return kernels.chain_step(*self.rows, self.reward, h, step, begin, end, result)
 
         lows, highs = zip(*self.blocks.each(work), strict=True)
         return result, max(highs) - min(lows)
-
-
-def ends(best: np.ndarray, h: np.ndarray) -> tuple[float, float, float]:
-    """The smallest and the largest entry of best − h, and the sum."""
-    rise = best - h
-    return float(rise.min()), float(rise.max()), float(rise.sum())
 
 
 def summary(best: np.ndarray, parts: list[tuple[float, float, float]]) -> Backup:
