@@ -13,11 +13,11 @@ ends by writing the tables, `benchmarks/results/tabular.md`; `--render` does not
 that file is written by hand and stays.
 
 How it is measured: every measurement is a process of its own on the same model file, one after another. Times are of
-the solver alone; importing, loading, converting and compiling are left out. Both cores are allowed to every solver (2
-threads). A *sweep* is one product P·v for every action, by SciPy on one thread, measured in the same process before and
-after; the time of a solver in sweeps depends less on the machine. Memory is the peak of the process while it solves,
-without what it takes before a model is loaded, divided by the size of the model's own arrays (probabilities, columns,
-row pointers and rewards). A measurement that takes more than 600 s or 16 GB is ended.
+the solver alone; importing, loading, converting and compiling are left out: a small model is solved first. Both cores
+are allowed to every solver (2 threads). A *sweep* is one product P·v for every action, by SciPy on one thread, measured
+in the same process before and after; the time of a solver in sweeps depends less on the machine. Memory is the peak of
+the process while it solves, without what it takes before a model is loaded, divided by the size of the model's own
+arrays (probabilities, columns, row pointers and rewards). A measurement that takes more than 600 s or 16 GB is ended.
 
 The stopping rule is the same where a library has one to set: stop when the span of v_{n+1} − v_n, which bounds the
 error of the gain, is at most the tolerance. It is 10⁻⁴ for Garnet models and routed queues, and 10⁻⁴ of the published

@@ -28,6 +28,9 @@ PUBLISHED = {
 }
 """The mean costs of the unlimited networks."""
 
+SMALL = "small"
+"""The small model's place in the directory of a model."""
+
 DEFAULT = (
     *(f"{family}-{size}" for size in (10_000, 100_000, 1_000_000) for family in ("garnet", "queues")),
     "criss-cross-BM-40",
@@ -149,7 +152,14 @@ def queues(states: int, actions: int) -> tuple[sp.csr_array, np.ndarray]:
 
 
 def save(model: Model, directory: pathlib.Path) -> None:
-    """Write a model to a directory."""
+    """Write a model to a directory, and in it a small one, which every solver solves first to be compiled."""
+    write(model, directory)
+    write(dataclasses.replace(make("criss-cross-IL-12"), gamma=0.9), directory / SMALL)
+
+
+def write(model: Model, directory: pathlib.Path) -> None:
+    """Write one model to a directory."""
+    directory.mkdir(exist_ok=True)
     for part in ("data", "indices", "indptr"):
         np.save(directory / f"{part}.npy", getattr(model.matrix, part))
     np.save(directory / "rewards.npy", model.rewards)

@@ -69,10 +69,10 @@ class Solver:
 
 
 def kemeny(method: str) -> Callable[[Model], Callable[[], Found]]:
-    """A solver of `kemeny.tabular.solve`; a small model is solved first, so that nothing is imported or compiled."""
+    """A solver of `kemeny.tabular.solve`."""
 
     def load(model: Model) -> Callable[[], Found]:
-        from kemeny.tabular import MDP, solve, zoo
+        from kemeny.tabular import MDP, solve
 
         solver = getattr(solve, method, None)
         if solver is None:
@@ -80,11 +80,10 @@ def kemeny(method: str) -> Callable[[Model], Callable[[], Found]]:
         n = model.states
         grid = tuple(model.grid) if model.grid else None
         mdp = MDP([model.matrix[a * n : (a + 1) * n] for a in range(model.actions)], model.rewards, grid=grid)
-        mdp.by_action, mdp.rewards_by_action  # noqa: B018, views of the model, part of loading it
+        mdp.by_action  # noqa: B018, views of the model, part of loading it
         # The tolerance of policy iteration is relative to the largest reward; that of the others is absolute.
         scale = float(np.abs(model.rewards).max()) if method == "policy_iteration" else 1.0
         tolerance = model.tolerance / scale
-        solver(zoo.criss_cross("IL", truncation=12), tolerance=1e-3)
 
         def run() -> Found:
             found = solver(mdp, tolerance=tolerance)
@@ -138,7 +137,7 @@ def mdptoolbox(model: Model) -> Callable[[], Found]:
 
 
 def quantecon(method: str) -> Callable[[Model], Callable[[], Found]]:
-    """A discounted solver; its kernels are compiled on a model of two states first."""
+    """A discounted solver."""
 
     def load(model: Model) -> Callable[[], Found]:
         from quantecon.markov import DiscreteDP
@@ -146,9 +145,6 @@ def quantecon(method: str) -> Callable[[Model], Callable[[], Found]]:
         n, actions = model.states, model.actions
         s, a = np.repeat(np.arange(n), actions), np.tile(np.arange(actions), n)
         solver = DiscreteDP(model.rewards.ravel(), sp.csr_matrix(model.by_state), model.gamma, s, a)
-        small = sp.csr_matrix(np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]))
-        pairs = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
-        DiscreteDP(np.arange(4.0), small, 0.9, *pairs).solve(method=method)
         # QuantEcon guarantees |v − v*| < ε/2; (1−γ)·v is then known to the tolerance.
         epsilon = 2 * model.tolerance / (1 - model.gamma)
 
@@ -345,6 +341,7 @@ def work(name: str, directory: pathlib.Path, seconds: int) -> dict[str, Any]:
     solver = SOLVERS[name]
     for module in solver.modules:
         importlib.import_module(module)
+    solver.load(tabular_models.load(directory / tabular_models.SMALL))()
     base = memory("VmRSS")
     model = tabular_models.load(directory)
     timed, size = sweeps(model), model.bytes

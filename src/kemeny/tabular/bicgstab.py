@@ -21,8 +21,8 @@ KEEP = 0.5
 this method goes up and down, so the last iterate need not be the best. A round must also achieve this much."""
 
 
-Inverse = Callable[[np.ndarray, np.ndarray], float]
-"""Writes an approximate solution for its first argument to its second, and returns the mean of it."""
+Inverse = Callable[[np.ndarray], tuple[np.ndarray, float]]
+"""An approximate solution for a right-hand side, and its mean; the next call may overwrite it."""
 
 
 class Solved(NamedTuple):
@@ -47,15 +47,15 @@ def solve_chain(
     """Solve x − P·x + mean(x) = right, until the span of the residual is at most `enough`.
 
     This is the Bellman equation x = r − ρ + P·x with the gauge mean(x) = ρ; for Pᵀ and right = 1/n it is the equation
-    of the stationary distribution. `inverse` is an approximate inverse
-    of the left-hand side. After `limit` iterations, or when rounding errors rule, the best iterate is returned.
+    of the stationary distribution. `inverse` is an approximate inverse of the left-hand side. After `limit` iterations,
+    or when rounding errors rule, the best iterate is returned. It takes the place of the guess, which is lost.
     """
     state = Recursion(rows, right, guess.copy(), blocks, inverse)
     best, best_span, used = guess, np.inf, 0
     while True:
         span, before = state.begin(), best_span
         if span < best_span:
-            best, best_span = state.x.copy(), span
+            best[:], best_span = state.x, span
         if span <= enough or not span < KEEP * before or used >= limit:
             return Solved(best, best_span, used)
         kept_span = span
@@ -63,7 +63,7 @@ def solve_chain(
             used += 1
             span = state.iterate()
             if span < KEEP * kept_span:
-                best, kept_span = state.x.copy(), span
+                best[:], kept_span = state.x, span
             if span <= 0.9 * enough or state.is_lost:
                 break
         if not span <= 2 * kept_span:
@@ -76,7 +76,6 @@ class Recursion:
     def __init__(self, rows: Rows, right: np.ndarray, x: np.ndarray, blocks: Blocks, inverse: Inverse | None):
         self.rows, self.right, self.x, self.blocks, self.inverse = rows, right, x, blocks, inverse
         self.r, self.p, self.v, self.t, self.shadow = (np.empty(len(x)) for _ in range(5))
-        self.found = None if inverse is None else np.empty(len(x))
 
     def begin(self) -> float:
         """Take the residual of x as the first one; returns its span."""
@@ -113,10 +112,7 @@ class Recursion:
 
     def _image(self, vector: np.ndarray, other: np.ndarray, out: np.ndarray) -> tuple[float, float, np.ndarray]:
         """The image of an approximate solution for `vector` into `out`, its products, and that solution."""
-        if self.inverse is None or self.found is None:
-            x, mean = vector, self._mean(vector)
-        else:
-            x, mean = self.found, self.inverse(vector, self.found)
+        x, mean = (vector, self._mean(vector)) if self.inverse is None else self.inverse(vector)
         parts = self.blocks.each(lambda begin, end: kernels.image(*self.rows, x, mean, other, begin, end, out))
         crosses, squares = zip(*parts, strict=True)
         return sum(crosses), sum(squares), x

@@ -128,7 +128,7 @@ def lift(coarse, label, starts, is_mean, begin, end, x):
 
 @compiled
 def smooth(pointers, columns, weights, rows, right, x, forward, begin, end, out):
-    """One Gauss–Seidel step within the block, from x into `out`: each state sees the new values before it.
+    """One Gauss–Seidel step within the block, from x into `out`: each state sees the new values of those before it.
 
     The values of other blocks are those of x, so that the result does not depend on which block is first.
     """
@@ -149,15 +149,18 @@ def smooth(pointers, columns, weights, rows, right, x, forward, begin, end, out)
 
 
 @compiled
-def smooth_zero(pointers, columns, weights, rows, right, begin, end, out):
-    """As a forward `smooth` from x = 0."""
+def smooth_zero(pointers, columns, weights, rows, right, forward, begin, end, out):
+    """As `smooth` from x = 0."""
     for s in range(begin, end):
+        out[s] = 0.0
+    for i in range(end - begin):
+        s = begin + i if forward else end - 1 - i
         value, leaves = right[s], 1.0
         for k in range(pointers[rows[s]], pointers[rows[s] + 1]):
             j = columns[k]
             if j == s:
                 leaves -= weights[k]
-            elif begin <= j < s:
+            elif begin <= j < end:
                 value += weights[k] * out[j]
         out[s] = value / leaves if leaves > 0 else value
 

@@ -2,9 +2,9 @@
 
 Neighbouring states are merged into one, again and again, until a dense matrix can be inverted. A merged chain is again
 a Markov chain: its probabilities are the means of those of its states (aggregation). Errors between neighbours are
-removed by Jacobi steps on the fine chain, errors over long distances on the coarse ones, where they are short. One
-W-cycle through all chains costs a few products with P, and it takes the number of iterations of a Krylov method from
-hundreds or thousands to a few dozen on queues (Bertsekas & Castañon 1989; Notay 2012 on the same idea for flows).
+removed by Gauss–Seidel steps on the fine chain, errors over long distances on the coarse ones, where they are short.
+One W-cycle through all chains costs a few products with P, and it takes the number of iterations of a Krylov method
+from hundreds or thousands to a few dozen on queues (Bertsekas & Castañon 1989; Notay 2012 on the same idea for flows).
 
 Which states are neighbours? If the states are the points of a grid, boxes of two points per side are merged. Otherwise
 states are paired that lead to each other with the largest probability.
@@ -60,6 +60,9 @@ class Level:
 
     def __init__(self, chain: Rows, parts: Parts, transposed: bool):
         self.chain, self.parts, self.is_mean = chain, parts, not transposed
+        self.forward = not transposed
+        """Queues are numbered from empty to full, and empty out: the value of a state follows from those before it."""
+
         self.blocks, self.coarse_blocks = Blocks(chain.n), Blocks(parts.n)
         self.right, self.x, self.spare = (np.empty(chain.n) for _ in range(3))
 
@@ -67,7 +70,7 @@ class Level:
         """Make a step from x = 0, and write what is left of the right-hand side, merged, to `below`."""
 
         def step(begin: int, end: int) -> None:
-            kernels.smooth_zero(*self.chain, self.right, begin, end, self.x)
+            kernels.smooth_zero(*self.chain, self.right, self.forward, begin, end, self.x)
 
         def restrict(begin: int, end: int) -> None:
             kernels.restrict(
@@ -84,7 +87,7 @@ class Level:
             kernels.lift(coarse, self.parts.label, self.parts.starts, self.is_mean, begin, end, self.x)
 
         def step(begin: int, end: int) -> None:
-            kernels.smooth(*self.chain, self.right, self.x, False, begin, end, self.spare)
+            kernels.smooth(*self.chain, self.right, self.x, self.forward, begin, end, self.spare)
 
         self.blocks.each(lift)
         self.blocks.each(step)
@@ -124,8 +127,8 @@ class Hierarchy:
         self.levels, self.last = levels, Last(last)
         self.blocks = Blocks(len(self._level(0).right))
 
-    def __call__(self, right: np.ndarray, out: np.ndarray) -> float:
-        """Apply it to a vector, write the result to `out`, and return its mean."""
+    def __call__(self, right: np.ndarray) -> tuple[np.ndarray, float]:
+        """Apply it to a vector; returns the result, which the next call overwrites, and its mean."""
         n, top = len(right), self._level(0)
         mean = sum(self.blocks.each(lambda begin, end: float(right[begin:end].sum()))) / n
 
@@ -133,12 +136,13 @@ class Hierarchy:
             np.subtract(right[begin:end], mean, out=top.right[begin:end])
 
         def give(begin: int, end: int) -> float:
-            np.add(top.x[begin:end], mean, out=out[begin:end])
-            return float(out[begin:end].sum())
+            top.x[begin:end] += mean
+            return float(top.x[begin:end].sum())
 
         self.blocks.each(take)
         self._cycle(0)
-        return sum(self.blocks.each(give)) / n
+        total = sum(self.blocks.each(give))
+        return top.x, total / n
 
     def _level(self, k: int) -> Level | Last:
         return self.levels[k] if k < len(self.levels) else self.last

@@ -27,7 +27,7 @@ FORCING = 0.1
 MENDING = 40
 """Most sweeps over all actions between two evaluations."""
 
-MENDED = 0.95
+MENDED = 0.98
 """Sweeps go on while each leaves at most this share of the error."""
 
 ROUGH = 0.01
@@ -36,7 +36,7 @@ ROUGH = 0.01
 ROUGH_ITERATIONS = 12
 """Policies that a coarser model may take at most: it is only a guess."""
 
-KRYLOV_LIMIT = 300
+KRYLOV_LIMIT = 100
 """Most Krylov iterations for one policy; a few dozen are usual. What is left then is left to the next policy."""
 
 PATIENCE = 3
@@ -195,11 +195,15 @@ class Evaluator:
         self.failures = 0
 
     def __call__(self, policy: np.ndarray, h: np.ndarray, enough: float) -> np.ndarray:
-        """h of a policy, up to a constant, with a residual whose span is `enough`, or better values than were given."""
+        """h of a policy, up to a constant, with a residual whose span is `enough`, or better values than were given.
+
+        The values that are given are overwritten.
+        """
         self.policy = policy
+        h -= h.mean()
         fixed = PolicySweeps(self.mdp, policy, self.blocks)
         inverse = self.merging.hierarchy(fixed.rows)
-        solved = solve_chain(fixed.rows, fixed.reward, h - h.mean(), enough, KRYLOV_LIMIT, self.blocks, inverse)
+        solved = solve_chain(fixed.rows, fixed.reward, h, enough, KRYLOV_LIMIT, self.blocks, inverse)
         if not solved.span <= enough and inverse is not None:
             again = solve_chain(fixed.rows, fixed.reward, solved.x, enough, KRYLOV_LIMIT, self.blocks)
             solved = again if again.span < solved.span else solved
@@ -211,4 +215,5 @@ class Evaluator:
             for _ in range(RELIEF):
                 x, _ = fixed.step(x, STEP)
                 x -= x[0]
-        return x - x[0]
+        x -= x[0]
+        return x
