@@ -6,7 +6,6 @@ up to a constant, because a constant in h changes nothing.
 
 import numpy as np
 
-from kemeny.tabular.bicgstab import dot
 from kemeny.tabular.blocks import Blocks
 
 GROWTH = 100.0
@@ -89,3 +88,8 @@ def combine(products: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The weights of the smallest residual, by least squares with every direction scaled to 1."""
     scale = np.sqrt(np.maximum(np.diag(products), 1e-300))
     return np.linalg.lstsq(products / np.outer(scale, scale), right / scale, rcond=SINGULAR)[0] / scale
+
+
+def dot(a: np.ndarray, b: np.ndarray) -> float:
+    """a·b by NumPy itself: a BLAS library would start threads of its own beside those of the blocks."""
+    return float(np.einsum("i,i->", a, b))

@@ -128,8 +128,3 @@ class Recursion:
 
     def _mean(self, x: np.ndarray) -> float:
         return sum(self.blocks.each(lambda begin, end: float(x[begin:end].sum()))) / len(x)
-
-
-def dot(a: np.ndarray, b: np.ndarray) -> float:
-    """a·b by NumPy itself: a BLAS library would start threads of its own beside those of the blocks."""
-    return float(np.einsum("i,i->", a, b))

@@ -1,7 +1,7 @@
 """A first guess for models on a grid, from coarser and coarser grids.
 
-Sweeps learn in each of them only about the neighbours of a state. So the policy after a few sweeps is wrong far from
-the places where the rewards differ, and may even be unstable there: a bad beginning for policy iteration. In a merged
+One sweep tells a state only about its neighbours. So the policy after a few sweeps is wrong far from the places where
+the rewards differ, and may even be unstable there: a bad beginning for policy iteration. In a merged
 model, whose states are boxes of two points per side, distances are half as long. It drifts like the model itself, so
 its policy is nearly right where the model is far from balance, and it costs an eighth in three dimensions. It is solved
 roughly, beginning with a guess from a model that is coarser still, and its values are interpolated (nested iteration:
@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from kemeny.tabular.mdp import MDP
-from kemeny.tabular.multigrid import Parts, boxes, merge
+from kemeny.tabular.multigrid import Parts, boxes, count_boxes, merge
 from kemeny.tabular.rows import Rows
 from kemeny.tabular.transitions import Stacked
 
@@ -40,17 +40,16 @@ def merged(mdp: MDP) -> MDP:
     return MDP(stacked, rewards, name=f"{mdp.name}, merged", allowed=allowed, grid=grid)
 
 
-def interpolate(values: np.ndarray, grid: tuple[int, ...], fine: tuple[int, ...]) -> np.ndarray:
-    """Values at the points of a grid from those at the centres of its boxes: linear, also beyond the last centres."""
-    result = values.reshape(grid)
-    for axis, side in enumerate(fine):
-        centres = (np.arange(side) - 0.5) / 2
-        if grid[axis] == 1:
+def interpolate(values: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    """Values at the points of a grid from those of its boxes at their centres: linear, also beyond the last centres."""
+    result = values.reshape([count_boxes(side) for side in grid])
+    for axis, side in enumerate(grid):
+        boxes = count_boxes(side)
+        if boxes == 1:
             result = np.repeat(result, side, axis=axis)
             continue
-        left = np.clip(np.floor(centres).astype(int), 0, grid[axis] - 2)
-        shape = [1] * len(fine)
-        shape[axis] = side
-        right = (centres - left).reshape(shape)
-        result = (1 - right) * result.take(left, axis) + right * result.take(left + 1, axis)
+        place = (np.arange(side) - 0.5) / 2  # in units of boxes, from the first centre
+        left = np.clip(np.floor(place).astype(int), 0, boxes - 2)
+        share = (place - left).reshape([-1 if k == axis else 1 for k in range(len(grid))])
+        result = (1 - share) * result.take(left, axis) + share * result.take(left + 1, axis)
     return result.ravel()

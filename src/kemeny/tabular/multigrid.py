@@ -203,9 +203,14 @@ class Merging:
 
 def boxes(grid: tuple[int, ...]) -> tuple[np.ndarray, tuple[int, ...]]:
     """The box of each point of a grid, boxes having two points per side, and the shape of the grid of the boxes."""
-    coarse = tuple((side + 1) // 2 for side in grid)
+    coarse = tuple(count_boxes(side) for side in grid)
     points = np.meshgrid(*(np.arange(side) // 2 for side in grid), indexing="ij", sparse=True)
     return np.ravel_multi_index(np.broadcast_arrays(*points), coarse).ravel().astype(np.int32), coarse
+
+
+def count_boxes(side: int) -> int:
+    """The number of boxes along a side of so many points; the last box may have one point only."""
+    return (side + 1) // 2
 
 
 def merge(chain: Rows, parts: Parts) -> Rows:

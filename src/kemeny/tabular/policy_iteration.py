@@ -90,7 +90,10 @@ def first_guess(mdp: MDP, otherwise: np.ndarray) -> np.ndarray:
     coarse = merged(mdp)
     sweeps = Sweeps(coarse)
     search = Search("policy iteration", sweeps.policy)
-    rough = lambda: ROUGH * max(abs(search.low), abs(search.high))  # noqa: E731
+
+    def rough() -> float:
+        return ROUGH * max(abs(search.low), abs(search.high))
+
     try:
         if is_large(coarse):
             h = first_guess(coarse, np.zeros(coarse.n_states))
@@ -100,7 +103,7 @@ def first_guess(mdp: MDP, otherwise: np.ndarray) -> np.ndarray:
             h = iterate_small(coarse, sweeps, search, policy, ROUGH_ITERATIONS).bias
     except UserError:
         h = search.best
-    return otherwise if h is None else interpolate(h, coarse.grid, mdp.grid)
+    return otherwise if h is None else interpolate(h, mdp.grid)
 
 
 def iterate_small(mdp: MDP, sweeps: Sweeps, search: Search, policy: np.ndarray, max_iterations: int) -> Solution:
