@@ -60,7 +60,7 @@ class Scheduler:
         self.calls = 0
         self.endings: collections.Counter[str] = collections.Counter()
         self.longest = 10.0
-        """Seconds after which at the latest a member is killed."""
+        """Seconds after which at the latest a member is killed; fewer if one is done before it was killed once."""
 
     def begin(self, out: Path, *words: str, **surroundings: str) -> subprocess.Popen[bytes]:
         """A process of the sweep in this directory, with some words and variables more."""
@@ -86,6 +86,7 @@ class Scheduler:
                 processes.append(self.begin(out, "--array", SLURM_ARRAY_TASK_ID=f"{index}"))
             done = [self._end(process) for process in processes]
             if any(code == 0 for code in done):
+                self.longest *= 1 if again else 0.7
                 return again
             again += 1
 
