@@ -6,7 +6,9 @@ import pytest
 
 from kemeny.errors import UserError
 from kemeny.experiments import plots
-from kemeny.experiments.plots import _curves, _draw, _draw_column, _quantities, _shared, plot
+from kemeny.experiments.curves import group_runs, open_runs
+from kemeny.experiments.plots import _draw, _draw_column, _shared, plot
+from kemeny.experiments.quantities import quantities
 from kemeny.runs.directory import Run
 from kemeny.runs.settings import Settings, to_flat
 
@@ -31,7 +33,7 @@ def test_other_arguments_of_the_environment_are_another_curve(tmp_path):
         runs.append(fake_run(tmp_path / name, [1.0], seed=len(runs)))
         config = json.loads((tmp_path / name / "config.json").read_text())
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "env_kwargs": arguments}))
-    assert {curve.name: len(curve.runs) for curve in _curves(runs)} == {
+    assert {curve.name: len(curve.runs) for curve in group_runs(runs)} == {
         "ATRPO, env kwargs capacity = 10": 1,
         "ATRPO, env kwargs capacity = 20": 2,
     }
@@ -59,20 +61,53 @@ def test_seeds_are_one_curve_and_any_other_setting_is_another(tmp_path):
         fake_run(tmp_path / "c", [5.0], delta=0.05),
         fake_run(tmp_path / "d", [5.0], algorithm="trpo"),
     ]
-    curves = _curves(runs)
+    curves = group_runs(runs)
     assert {curve.name: len(curve.runs) for curve in curves} == {
         "ATRPO, delta 0.02": 2,
         "ATRPO, delta 0.05": 1,
         "TRPO γ = 0.99, delta 0.02": 1,
     }
-    steps, values = _shared([_quantities(runs)[0].of(run) for run in curves[0].runs])
+    steps, values = _shared([quantities(runs)[0].of(run) for run in curves[0].runs])
     assert steps.tolist() == [100, 200]
     assert values.tolist() == [[1.0, 2.0], [3.0, 6.0]]
 
 
+def test_a_setting_that_differs_on_one_environment_is_named_on_all(tmp_path):
+    """What differs only between environments is not: a longer run on a harder task is the same kind."""
+    runs = [
+        fake_run(tmp_path / "a", [1.0], reset_cost=10.0, steps=100),
+        fake_run(tmp_path / "b", [1.0], reset_cost=50.0, steps=100),
+        fake_run(tmp_path / "c", [1.0], env="Crawl-v0", reset_cost=50.0, steps=300, delta=0.05),
+    ]
+    assert [(curve.env, curve.name) for curve in group_runs(runs)] == [
+        ("Walk-v0", "ATRPO, reset cost 10.0"),
+        ("Walk-v0", "ATRPO, reset cost 50.0"),
+        ("Crawl-v0", "ATRPO, reset cost 50.0"),
+    ]
+
+
+def test_a_directory_of_runs_is_its_runs(tmp_path):
+    """In the order of a sweep, if it is one; a run that is named again is there once."""
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    with pytest.raises(UserError, match="not a run directory"):
+        open_runs(sweep)
+    for name in ("x-10", "x-9"):
+        fake_run(sweep / name, [1.0])
+    (sweep / "figures").mkdir()
+    assert [run.path.name for run in open_runs([sweep, sweep / "x-9"])] == ["x-10", "x-9"]
+    plan = {"format": 1, "common": {}, "runs": [{"name": f"x-{n}", "arm": "x", "differs": {}} for n in (9, 10, 11)]}
+    (sweep / "sweep.json").write_text(json.dumps(plan))
+    assert [run.path.name for run in open_runs(str(sweep))] == ["x-9", "x-10"]
+    for name in ("x-9", "x-10"):
+        (sweep / name).rename(tmp_path / name)
+    with pytest.raises(UserError, match="None of the 3 runs"):
+        open_runs(sweep)
+
+
 def test_words_of_a_legend(tmp_path):
     runs = [fake_run(tmp_path / "a", [1.0]), fake_run(tmp_path / "b", [1.0], algorithm="trpo", episodic=True, cut=0)]
-    assert [curve.name for curve in _curves(runs)] == ["ATRPO, cut 1,000", "TRPO γ = 0.99, cut 0, episodic"]
+    assert [curve.name for curve in group_runs(runs)] == ["ATRPO, cut 1,000", "TRPO γ = 0.99, cut 0, episodic"]
 
 
 def test_every_seed_is_drawn_beside_the_mean(tmp_path):
@@ -80,7 +115,7 @@ def test_every_seed_is_drawn_beside_the_mean(tmp_path):
 
     runs = [fake_run(tmp_path / str(seed), [1.0, seed], seed=seed) for seed in (2, 4, 9)]
     axis = Figure().subplots()
-    _draw(axis, _curves(runs), _quantities(runs)[0], ["ATRPO"])
+    _draw(axis, group_runs(runs), quantities(runs)[0], ["ATRPO"])
     assert sorted(line.get_ydata()[-1] for line in axis.lines) == [2, 4, 5, 9]
 
 
@@ -117,12 +152,12 @@ def test_a_run_that_is_named_twice_is_one_seed(tmp_path, monkeypatch):
 def test_each_cost_has_a_row_of_its_own(tmp_path):
     limited = {"algorithm": "acpo", "cost": ["speed", "heat"], "limit": [2.0, 3.0]}
     runs = [fake_run(tmp_path / "a", [1.0], costs=[1.5, 9.0], **limited), fake_run(tmp_path / "b", [1.0])]
-    returns, speed, heat = _quantities(runs)
+    returns, speed, heat = quantities(runs)
     assert (speed.label, heat.label) == ("speed per step, mean action", "heat per step, mean action")
     assert [quantity.of(runs[0]) for quantity in (returns, speed, heat)] == [{100: 1.0}, {100: 1.5}, {100: 9.0}]
     assert [quantity.of(runs[1]) for quantity in (returns, speed, heat)] == [{100: 1.0}, {}, {}]
     plot([run.path for run in runs], tmp_path / "curve.svg")
-    assert "ACPO, speed ≤ 2, heat ≤ 3" in [curve.name for curve in _curves(runs)]
+    assert "ACPO, speed ≤ 2, heat ≤ 3" in [curve.name for curve in group_runs(runs)]
 
 
 def test_a_cost_with_exploration_has_a_row_of_its_own(tmp_path, monkeypatch):
@@ -146,7 +181,7 @@ def test_a_cost_is_found_by_its_name_in_whatever_place_it_was_given(tmp_path):
         fake_run(tmp_path / "a", [1.0], costs=[1.5, 9.0], **speed_first),
         fake_run(tmp_path / "b", [1.0], costs=[8.0], **heat_only),
     ]
-    _, speed, heat = _quantities(runs)
+    _, speed, heat = quantities(runs)
     assert [speed.of(run) for run in runs] == [{100: 1.5}, {}]
     assert [heat.of(run) for run in runs] == [{100: 9.0}, {100: 8.0}]
 
@@ -172,7 +207,7 @@ def test_the_rate_is_a_point_per_iteration_or_the_mean_of_a_few(tmp_path):
     rates = [0.1, 0.3, 0.5, None, 0.7]
     short = fake_run(tmp_path / "a", [], rates=rates, steps=1_000, batch_size=50)
     long = fake_run(tmp_path / "b", [], rates=[0.1, 0.3, 0.5, 0.6, 0.7], steps=20_000, batch_size=50)
-    (rate,) = _quantities([short, long])
+    (rate,) = quantities([short, long])
     assert rate.of(short) == {50: 0.1, 100: 0.3, 150: 0.5, 250: 0.7}
     assert rate.of(long) == pytest.approx({100: 0.2, 200: 0.55, 250: 0.7})
 
@@ -214,10 +249,10 @@ def test_a_deviation_that_is_not_given_is_the_algorithms_own(tmp_path):
     own = fake_run(tmp_path / "a", [1.0], algorithm="atrpo", log_std=-0.5)
     other = fake_run(tmp_path / "b", [1.0], algorithm="atrpo", log_std=-1.0)
     left_open = fake_run(tmp_path / "c", [1.0], algorithm="atrpo", log_std=None)
-    shown = {curve.name: curve.runs for curve in _curves([own, other, left_open])}
+    shown = {curve.name: curve.runs for curve in group_runs([own, other, left_open])}
     assert shown == {"ATRPO, log std -0.5": [own, left_open], "ATRPO, log std -1.0": [other]}
     limited = fake_run(tmp_path / "d", [1.0], algorithm="acpo", cost=["speed"], limit=[2.0], log_std=None)
-    assert [curve.name for curve in _curves([other, limited])] == ["ATRPO", "ACPO, speed ≤ 2"]
+    assert [curve.name for curve in group_runs([other, limited])] == ["ATRPO", "ACPO, speed ≤ 2"]
 
 
 def test_a_costs_lambda_that_is_not_given_is_the_rewards_and_says_nothing_without_costs(tmp_path):
@@ -226,25 +261,25 @@ def test_a_costs_lambda_that_is_not_given_is_the_rewards_and_says_nothing_withou
     same, other, left_open = (
         fake_run(tmp_path / name, [1.0], cost_gae_lambda=lam, **limits) for name, lam in given.items()
     )
-    shown = {curve.name: curve.runs for curve in _curves([same, other, left_open])}
+    shown = {curve.name: curve.runs for curve in group_runs([same, other, left_open])}
     assert shown == {
         "ACPO, speed ≤ 2, cost gae lambda 0.8": [same, left_open],
         "ACPO, speed ≤ 2, cost gae lambda 0.95": [other],
     }
     runs = [fake_run(tmp_path / name, [1.0], cost_gae_lambda=lam) for name, lam in (("a", 0.95), ("b", None))]
-    assert [curve.name for curve in _curves(runs)] == ["ATRPO"]
+    assert [curve.name for curve in group_runs(runs)] == ["ATRPO"]
     runs = [fake_run(tmp_path / str(lam), [1.0], gae_lambda=lam) for lam in (0.8, 0.95)]
-    assert [curve.name for curve in _curves(runs)] == ["ATRPO, gae lambda 0.8", "ATRPO, gae lambda 0.95"]
-    assert [curve.name for curve in _curves([runs[0], left_open])] == ["ATRPO", "ACPO, speed ≤ 2"]
+    assert [curve.name for curve in group_runs(runs)] == ["ATRPO, gae lambda 0.8", "ATRPO, gae lambda 0.95"]
+    assert [curve.name for curve in group_runs([runs[0], left_open])] == ["ATRPO", "ACPO, speed ≤ 2"]
 
 
 def test_settings_of_the_other_policy_step_say_nothing(tmp_path):
     natural = [fake_run(tmp_path / name, [1.0], policy_epochs=n) for name, n in (("a", 3), ("b", 10))]
     clipped = [fake_run(tmp_path / name, [1.0], step="clip", damping=d) for name, d in (("c", 0.1), ("d", 0.5))]
-    shown = {curve.name: len(curve.runs) for curve in _curves([*natural, *clipped])}
+    shown = {curve.name: len(curve.runs) for curve in group_runs([*natural, *clipped])}
     assert shown == {"ATRPO, step natural": 2, "ATRPO, step clip": 2}
-    assert [curve.name for curve in _curves(natural)] == ["ATRPO"]
-    assert [curve.name for curve in _curves(clipped)] == ["ATRPO"]
+    assert [curve.name for curve in group_runs(natural)] == ["ATRPO"]
+    assert [curve.name for curve in group_runs(clipped)] == ["ATRPO"]
 
 
 def test_a_run_of_an_older_kemeny_is_on_the_same_curve(tmp_path):
@@ -256,4 +291,4 @@ def test_a_run_of_an_older_kemeny_is_on_the_same_curve(tmp_path):
     for name in ("step", "activation", "clip_ratio", "policy_step_size", "policy_epochs", "policy_minibatch"):
         del settings[name]
     (old.path / "config.json").write_text(json.dumps(config))
-    assert {curve.name: len(curve.runs) for curve in _curves([new, old])} == {"ATRPO": 2}
+    assert {curve.name: len(curve.runs) for curve in group_runs([new, old])} == {"ATRPO": 2}

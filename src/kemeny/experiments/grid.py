@@ -15,6 +15,7 @@ from typing import Any, get_origin
 
 from kemeny.envs.names import Environment, as_environment
 from kemeny.errors import UserError
+from kemeny.experiments.plan import LONGEST_NAME
 from kemeny.runs.described import every_setting
 from kemeny.runs.presets import preset as preset_settings
 from kemeny.runs.same import decided
@@ -26,11 +27,7 @@ AROUND = (ENV, KWARGS, PRESET, INIT_FROM, SEEDS)
 KINDS = {one.name: one.kind for one in every_setting()}
 LISTS = frozenset(name for name, kind in KINDS.items() if get_origin(kind) is tuple)
 """Settings that are lists themselves, such as `hidden`: several values of one are a list of lists."""
-LONGEST_NAME = 120
-"""Characters. A file's name may have 255, of which some are for what is written aside."""
 MOST_RUNS = 10_000
-NAME = re.compile(r"[\w+=][\w.+=-]*")
-"""What may be the name of an arm or of a run: it becomes the name of a directory."""
 
 
 @dataclasses.dataclass(frozen=True)

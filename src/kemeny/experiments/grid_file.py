@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from kemeny.errors import UserError
-from kemeny.experiments.grid import AROUND, KINDS, NAME, Arm, Grid, alternatives
+from kemeny.experiments.grid import AROUND, KINDS, Arm, Grid, alternatives
+from kemeny.experiments.plan import NAME
 from kemeny.runs.disk import read, reason
 from kemeny.runs.settings import from_flat
 

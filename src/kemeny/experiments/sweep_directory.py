@@ -18,18 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from kemeny.errors import RunError, UserError
-from kemeny.experiments.grid import LONGEST_NAME, NAME, Planned, identity
+from kemeny.experiments.grid import Planned, identity
+from kemeny.experiments.plan import FORMAT, PLAN, read_plan
 from kemeny.runs import disk as files
 from kemeny.runs.directory import Run
 from kemeny.runs.disk import Disk, reason
 from kemeny.runs.lock import locked
-from kemeny.runs.same import decided, differing, refuse_another
-from kemeny.runs.settings import Settings, with_new_names
+from kemeny.runs.same import differing, refuse_another
 
-FORMAT = 1
-PLAN, PLAN_LOCK = "sweep.json", "sweep.json.lock"
-LARGEST_PLAN = 256 * 1024**2
-DEFAULTS = decided("", {}, Settings(), None)
+PLAN_LOCK = f"{PLAN}.lock"
 
 
 class SweepDirectory:
@@ -48,7 +45,7 @@ class SweepDirectory:
 
     def named(self, runs: Sequence[Planned]) -> list[Planned]:
         """The runs, with the names that they have here; a `UserError` if this directory is another sweep's."""
-        known = self._known()
+        known = read_plan(self.path)
         names = {identity(one["arm"], one["decided"]): one["name"] for one in known}
         named = [dataclasses.replace(run, name=names.get(run.identity, run.name)) for run in runs]
         self._refuse_other(known, named)
@@ -73,7 +70,7 @@ class SweepDirectory:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX)  # members of an array begin together, and have it for a moment each
             named = self.named(runs)
-            if {run.name for run in named} != {one["name"] for one in self._known()}:
+            if {run.name for run in named} != {one["name"] for one in read_plan(self.path)}:
                 self._write(named)
             return named
         except OSError as error:
@@ -107,32 +104,6 @@ class SweepDirectory:
             f"{len(known)} runs, such as {first['name']} ({why}). A sweep can be added to, but its runs stay as they "
             "are: choose another --out."
         )
-
-    def _known(self) -> list[dict[str, Any]]:
-        """The runs of sweep.json, each with its name, its arm and what is decided about it."""
-        path = self.path / PLAN
-        if not os.path.lexists(path):
-            if os.path.lexists(self.path) and not os.path.isdir(self.path):
-                raise UserError(f"{self.path} is no directory: choose another --out.")
-            return []
-        try:
-            plan = json.loads(files.read(path, LARGEST_PLAN))
-            if plan["format"] > FORMAT:
-                raise UserError(f"{path} was written by a newer Kemeny; upgrade to use it.")
-            common = {**DEFAULTS, **with_new_names(plan["common"])}  # an older Kemeny had fewer settings
-            known = [
-                {"name": one["name"], "arm": one["arm"], "decided": {**common, **with_new_names(one["differs"])}}
-                for one in plan["runs"]
-            ]
-        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"{path} is not the plan of a sweep, or is damaged: {reason(error)}.") from error
-        for one in known:  # each becomes a path
-            name = one["name"]
-            if not (isinstance(name, str) and NAME.fullmatch(name) and len(name) <= LONGEST_NAME + 30):
-                raise UserError(f"{path} is not the plan of a sweep: it has a run that is named {str(name)[:50]!r}.")
-        return known
 
     def _write(self, runs: Sequence[Planned]) -> None:
         every = [run.decided for run in runs]
