@@ -25,6 +25,7 @@ COMMANDS = {
     "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
     "export": "write a trained policy as ONNX or plain arrays",
     "plot": "draw the learning curves of runs",
+    "report": "write one page about runs: tables, curves, films",
     "exact": "solve a finite model exactly",
     "bench": "measure training speed beside the simulator's",
 }

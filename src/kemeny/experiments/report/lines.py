@@ -1,0 +1,76 @@
+"""The points of the curves: of each seed and of all seeds together, against steps and minutes, few enough to draw."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kemeny.experiments.curves import Curve
+from kemeny.experiments.quantities import MOST_POINTS, Quantity
+from kemeny.runs.directory import Run
+
+DIGITS = 5
+"""Of a number: more cannot be seen."""
+
+Table = dict[int, float]
+"""Values by steps of training."""
+
+
+class Lines(NamedTuple):
+    """One quantity of one curve, as JSON."""
+
+    together: dict[str, Any]
+    """All seeds: steps, minutes, values and, if there are several seeds, low and high."""
+    each: dict[Run, dict[str, Any]]
+    """Each seed: steps, minutes and values."""
+
+
+def lines_of(curve: Curve, quantity: Quantity) -> Lines | None:
+    """None if there is nothing of this quantity."""
+    found = {run: table for run in curve.runs if (table := quantity.of(run))}
+    if not found:
+        return None
+    tables = dict(zip(found, _thinned(list(found.values())), strict=True))
+    each = {run: _line(run, table) for run, table in tables.items()}
+    if len(tables) == 1:
+        return Lines(next(iter(each.values())), each)
+    steps = sorted(set.intersection(*map(set, tables.values())))
+    if not steps:  # seeds that were evaluated at different steps have no mean
+        return Lines(next(iter(each.values())), each)
+    values = np.array([[table[step] for step in steps] for table in tables.values()])
+    together = {
+        "steps": steps,
+        "minutes": _rounded(np.mean([_minutes(run, steps) for run in tables], axis=0)),
+        "values": _rounded(values.mean(0)),
+        "low": _rounded(values.min(0)),
+        "high": _rounded(values.max(0)),
+    }
+    return Lines(together, each)
+
+
+def _line(run: Run, table: Mapping[int, float]) -> dict[str, Any]:
+    steps = list(table)
+    return {"steps": steps, "minutes": _rounded(_minutes(run, steps)), "values": _rounded(table.values())}
+
+
+def _thinned(tables: Sequence[Table]) -> list[Table]:
+    """Each table with so few points that it can be drawn: the mean of each few in a row, the same few for all seeds."""
+    together = math.ceil(max(map(len, tables)) / MOST_POINTS)
+    return [_averaged(table, together) for table in tables]
+
+
+def _averaged(table: Table, together: int) -> Table:
+    points = sorted(table.items())
+    pieces = [points[first : first + together] for first in range(0, len(points), together)]
+    return {piece[-1][0]: float(np.mean([value for _, value in piece])) for piece in pieces}
+
+
+def _minutes(run: Run, steps: Sequence[int]) -> np.ndarray:
+    """Minutes of training before each of these steps."""
+    known = [(record["steps"], record["seconds"]) for record in run.metrics if record.get("seconds") is not None]
+    return np.interp(steps, *np.array([(0, 0.0), *known], float).T) / 60
+
+
+def _rounded(values: Any) -> list[float]:
+    return [float(f"{value:.{DIGITS}g}") for value in values]
