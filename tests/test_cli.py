@@ -205,6 +205,8 @@ MISTAKES = {
     "not a run to resume": (["resume", "nowhere"], "not a run directory"),
     "not a run to plot": (["plot", "nowhere"], "not a run directory"),
     "nothing to plot": (["plot"], ""),
+    "not a run to compare": (["compare", "nowhere"], "not a run directory"),
+    "two formats at once": (["compare", "nowhere", "--json", "--markdown"], "Choose one"),
 }
 
 

@@ -9,22 +9,7 @@ from kemeny.experiments import plots
 from kemeny.experiments.curves import group_runs, open_runs
 from kemeny.experiments.plots import _draw, _draw_column, _shared, plot
 from kemeny.experiments.quantities import quantities
-from kemeny.runs.directory import Run
-from kemeny.runs.settings import Settings, to_flat
-
-
-def fake_run(path, returns, costs=None, env="Walk-v0", rates=(), **changes):
-    path.mkdir()
-    settings = {**to_flat(Settings()), **changes}
-    (path / "config.json").write_text(json.dumps({"env": env, "env_is_id": True, "settings": settings}))
-    lines = [
-        {"steps": 100 * (i + 1), "returns_1000": [value - 1, value + 1], "average_costs": costs and [costs, costs]}
-        for i, value in enumerate(returns)
-    ]
-    (path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    metrics = [{"steps": 50 * (i + 1), "rate": rate, "outcome": 0} for i, rate in enumerate(rates)]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    return Run.open(path)
+from tests.fake_runs import fake_run
 
 
 def test_other_arguments_of_the_environment_are_another_curve(tmp_path):

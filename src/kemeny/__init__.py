@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kemeny.experience.check import Check, check
     from kemeny.experience.evaluation import Evaluation
     from kemeny.experience.settings import EvaluationProtocol
+    from kemeny.experiments.comparison import Comparison, compare
     from kemeny.experiments.plots import plot
     from kemeny.experiments.report.page import report
     from kemeny.experiments.sweep import sweep
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Average",
     "Check",
+    "Comparison",
     "Discounted",
     "Evaluation",
     "EvaluationProtocol",
@@ -42,6 +44,7 @@ __all__ = [
     "Settings",
     "UserError",
     "check",
+    "compare",
     "evaluate",
     "export",
     "load_policy",
@@ -55,6 +58,7 @@ __all__ = [
 _HOMES = {
     "Average": "kemeny.criterion",
     "Check": "kemeny.experience.check",
+    "Comparison": "kemeny.experiments.comparison",
     "Discounted": "kemeny.criterion",
     "Evaluation": "kemeny.experience.evaluation",
     "EvaluationProtocol": "kemeny.experience.settings",
@@ -65,6 +69,7 @@ _HOMES = {
     "Settings": "kemeny.runs.settings",
     "UserError": "kemeny.errors",
     "check": "kemeny.experience.check",
+    "compare": "kemeny.experiments.comparison",
     "evaluate": "kemeny.runs.evaluation",
     "export": "kemeny.runs.export",
     "load_policy": "kemeny.runs.load",

@@ -24,6 +24,7 @@ COMMANDS = {
     "resume": "go on with a stopped or killed run",
     "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
     "export": "write a trained policy as ONNX or plain arrays",
+    "compare": "compare runs: a table with intervals, and which setting is better",
     "plot": "draw the learning curves of runs",
     "report": "write one page about runs: tables, curves, films",
     "exact": "solve a finite model exactly",
@@ -35,6 +36,7 @@ Deep reinforcement learning for tasks that never end.
 
     kemeny train HalfCheetah-v3 --steps 1e6 --out runs/cheetah
     kemeny evaluate runs/cheetah
+    kemeny compare runs/sweep
     kemeny plot runs/cheetah -o curve.png
     kemeny sweep HalfCheetah-v3 --gae-lambda 0.8 0.95 --seeds 0 1 2
     kemeny exact --zoo access_control
