@@ -13,7 +13,7 @@ from kemeny.experiments.quantities import MOST_POINTS
 from kemeny.experiments.report import strip
 from kemeny.experiments.report.contents import choose, contents
 from tests import browser
-from tests.test_plots import fake_run
+from tests.fake_runs import fake_run
 
 HOSTILE = "<img src=x onerror='hacked=1'>&amp;\u2028--><svg onload=hacked=1>"
 SCRIPT = "</script><script>hacked=1</script>" + HOSTILE
@@ -157,7 +157,7 @@ def _use(page):
     assert page.run(drawn) < 5
     page.run(toggle)
     assert page.run(drawn) == 5
-    host = "document.querySelector('#curves .chart > div')"
+    host = "document.querySelector('#curves .canvas')"
     page.run(f"{host}.scrollIntoView({{behavior: 'instant'}})")
     box = page.run(f"{host}.getBoundingClientRect().toJSON()")
     left, top, width, height = (box[name] for name in ("left", "top", "width", "height"))

@@ -54,8 +54,8 @@ def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: in
         camera.pool.close()
 
 
-def stills(policy: Policy, env: EnvLike, *, count: int, max_steps: int, seed: int) -> list[Still]:
-    """The last moments of the trajectory that `record` would film, a tenth of a second apart; fewer if it is short."""
+def stills(policy: Policy, env: EnvLike, *, count: int, max_steps: int, seed: int, apart: float = APART) -> list[Still]:
+    """The last moments of the trajectory that `record` would film, so many seconds apart; fewer if it is short."""
     pool = make_pool(env, 1, seed=seed)  # drawing takes far longer than simulating, so only the moments are drawn
     try:
         end = max(_steps(pool, policy, max_steps))
@@ -63,8 +63,8 @@ def stills(policy: Policy, env: EnvLike, *, count: int, max_steps: int, seed: in
         pool.close()
     camera = make_camera(env, seed=seed)
     try:
-        apart = max(1, round(camera.fps * APART))
-        wanted = range(end, max(end - apart * count, -1), -apart)
+        steps = max(1, round(camera.fps * apart))
+        wanted = range(end, max(end - steps * count, -1), -steps)
         return [Still(step, _picture(camera, env)) for step in _steps(camera.pool, policy, end) if step in wanted]
     finally:
         camera.pool.close()

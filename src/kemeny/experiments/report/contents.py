@@ -11,6 +11,7 @@ import numpy as np
 
 from kemeny.errors import UserError
 from kemeny.experiments.curves import Curve, group_runs
+from kemeny.experiments.intervals import LEVEL
 from kemeny.experiments.quantities import Quantity, evaluations, limit_per_step, quantities
 from kemeny.experiments.report import tables
 from kemeny.experiments.report.lines import lines_of
@@ -21,8 +22,12 @@ from kemeny.runs.glance import Glance, glance
 COLOURS, DASHES = 7, 4
 """As many as the page has."""
 LENGTH = "steps until a fall"
-ABOUT_SUMMARY = "Values are those of each seed's last evaluation: their mean and, below it, the lowest and the highest."
-ABOUT_CURVES = "Runs that differ only in their seed are one curve: thick the mean of the seeds, thin each seed."
+INTERVAL = f"{100 * LEVEL:.0f} % interval"
+ABOUT_SUMMARY = f"A value is the interquartile mean of the newest values of the seeds, with its {INTERVAL} below it."
+ABOUT_CURVES = (
+    "Runs that differ only in their seed are one curve. The thick line is the interquartile mean of the seeds, the "
+    f"band its {INTERVAL}, and each thin line one seed."
+)
 
 
 class Shown(NamedTuple):
@@ -70,7 +75,7 @@ def contents(shown: Shown, strips: Mapping[Run, Strip]) -> dict[str, Any]:
     return {
         "made": _made(glances.values()),
         "notes": shown.notes,
-        "about_summary": ABOUT_SUMMARY,
+        "about_summary": f"{ABOUT_SUMMARY} {tables.few_seeds(curves)}",
         "about_curves": ABOUT_CURVES,
         "tasks": tasks,
         "quantities": [{"label": one.label, "from_zero": one is length} for one in every],

@@ -94,7 +94,7 @@ class Chart {
     this.plot = draw("svg", { class: "plot", "aria-hidden": "true" });
     this.tip = make("div", { class: "tip", hidden: "", role: "status" });
     this.host = make("div", {
-      tabindex: 0, role: "group", onkeydown: (event) => this.key(event), onblur: () => this.point(null),
+      class: "canvas", tabindex: 0, role: "group", onkeydown: (event) => this.key(event), onblur: () => this.point(null),
       onpointermove: (event) => this.move(event), onpointerleave: () => this.dragged === undefined && this.point(null),
       onpointerdown: (event) => this.press(event), onpointerup: (event) => this.release(event),
       onpointercancel: () => this.drop(), ondblclick: () => this.show(null),
@@ -256,7 +256,9 @@ class Chart {
     const space = this.figure.clientWidth - this.tip.offsetWidth - 4;
     const beside = across + 16 <= space ? across + 16 : across - 16 - this.tip.offsetWidth;
     this.tip.style.left = `${Math.max(4, beside < 4 ? Math.min(across + 16, space) : beside)}px`;
-    this.tip.style.top = `${this.host.offsetTop + 10}px`;
+    const height = near.reduce((sum, { line, i }) => sum + this.y(line.y[i]), 0) / near.length;
+    const below = height < (this.box.top + this.box.bottom) / 2; // away from the points, which it would hide
+    this.tip.style.top = `${this.host.offsetTop + (below ? this.box.bottom - this.tip.offsetHeight - 6 : 10)}px`;
   }
 
   at(event) {
@@ -402,7 +404,7 @@ function legends() {
 function curves() {
   const panels = data.tasks.map((name, task) => new Chart(task, null, name));
   section("curves", "Learning curves", make("p", { class: "quiet" }, data.about_curves), controls(), legend(), grid(panels),
-    make("p", { class: "quiet" }, "Point at a chart to read values; drag across it to zoom, double-click for the whole range."));
+    make("p", { class: "quiet screen" }, "Point at a chart to read values; drag across it to zoom, double-click for the whole range."));
 }
 
 // Every trajectory is a dot, on a line from 0 to the longest that was allowed.

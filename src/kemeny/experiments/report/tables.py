@@ -8,12 +8,16 @@ import numpy as np
 
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experiments.curves import Curve, meant_settings
+from kemeny.experiments.intervals import COVERAGE, ENOUGH, LEVEL, iqm_interval
 from kemeny.experiments.quantities import Quantity, limit_per_step
 from kemeny.runs.directory import Run
 from kemeny.runs.glance import Glance, State
 
 ORIGIN = ("created", "git_commit", "platform", "processor", "cores")
 """Where a run is from, as config.json says it."""
+
+KEPT, BROKEN = "kept", "broken"
+"""What is said of a limit; the page colours it."""
 
 Glances = Mapping[Run, Glance]
 
@@ -61,17 +65,26 @@ def _steps(curve: Curve, glances: Glances) -> dict[str, str]:
 
 
 def _last(curve: Curve, quantity: Quantity) -> dict[str, str]:
-    """The newest value of a quantity, and whether it keeps its limit."""
+    """The interquartile mean of the seeds' newest values with its interval, and whether it keeps its limit."""
     last = [list(table.values())[-1] for run in curve.runs if (table := quantity.of(run))]
     if not last:
         return {"text": ""}
+    found = iqm_interval([last])
+    interval = "" if found.low is None or found.high is None else f"{amount(found.low)} – {amount(found.high)}"
     limit = None if quantity.cost is None else limit_per_step(curve.runs[0], quantity.cost)
-    small = f"{amount(min(last))} – {amount(max(last))}" if len(last) > 1 else ""
     if limit is None:
-        return {"text": amount(float(np.mean(last))), "small": small}
-    kept = np.mean(last) <= limit
-    words = f"limit {limit:g} {'kept' if kept else 'broken'}"
-    return {"text": amount(float(np.mean(last))), "small": words, "kind": "kept" if kept else "broken"}
+        return {"text": amount(found.value), "small": interval}
+    verdict = KEPT if found.value <= limit else BROKEN
+    return {"text": amount(found.value), "small": f"limit {limit:g} {verdict}", "kind": verdict}
+
+
+def few_seeds(curves: Sequence[Curve]) -> str:
+    """A sentence if there are curves with too few seeds for their intervals."""
+    few = sorted({len(curve.runs) for curve in curves if 1 < len(curve.runs) < ENOUGH})
+    if not few:
+        return ""
+    covered = " and ".join(f"{100 * COVERAGE[count]:.0f} times in 100 with {count} seeds" for count in few)
+    return f"Intervals of few seeds are too narrow: the true value is in them {covered}, instead of {100 * LEVEL:.0f}."
 
 
 def lengths(curves: Sequence[Curve]) -> list[dict[str, Any]]:
