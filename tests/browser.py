@@ -112,9 +112,18 @@ def browser(folder: Path) -> Iterator[Page]:
     back, written_by_it = os.pipe()
     # The protocol is on the descriptors 3 and 4, whatever the pipe's ends are called here.
     command = f'exec "$0" "$@" 3<&{read_by_it} 4>&{written_by_it}'
-    flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --remote-debugging-pipe".split()
+    flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars".split()
     process = subprocess.Popen(
-        ["bash", "-c", command, chromium, *flags, f"--user-data-dir={folder}", "about:blank"],
+        [
+            "bash",
+            "-c",
+            command,
+            chromium,
+            *flags,
+            "--remote-debugging-pipe",
+            f"--user-data-dir={folder}",
+            "about:blank",
+        ],
         pass_fds=(read_by_it, written_by_it),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

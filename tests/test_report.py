@@ -98,6 +98,11 @@ def test_long_curves_are_thinned_out(tmp_path):
     assert curve["lines"][0]["values"][0] == np.mean(range(10))
 
 
+def test_numbers_that_are_none_are_left_out(tmp_path):
+    run = fake_run(tmp_path / "a", [1.0], rates=[1.0, float("nan"), float("inf"), 2.0], steps=1_000, batch_size=50)
+    assert data_of([run])["runs"][0]["lines"][1]["values"] == [1, 2]
+
+
 def test_what_a_report_shows(tmp_path):
     runs = [
         fake_run(tmp_path / "a", [1.0, 2.0], costs=[2.5], cost=["speed"], limit=[2.0], algorithm="acpo", steps=900),

@@ -28,17 +28,16 @@ class Lines(NamedTuple):
 
 def lines_of(curve: Curve, quantity: Quantity) -> Lines | None:
     """None if there is nothing of this quantity."""
-    found = {run: table for run in curve.runs if (table := quantity.of(run))}
+    found = {run: table for run in curve.runs if (table := _finite(quantity.of(run)))}
     if not found:
         return None
     tables = dict(zip(found, _thinned(list(found.values())), strict=True))
     each = {run: _line(run, table) for run, table in tables.items()}
     if len(tables) == 1:
         return Lines(next(iter(each.values())), each)
-    steps = sorted(set.intersection(*map(set, tables.values())))
-    if not steps:  # seeds that were evaluated at different steps have no mean
-        return Lines(next(iter(each.values())), each)
-    values = np.array([[table[step] for step in steps] for table in tables.values()])
+    # Seeds that were evaluated at other steps are compared by straight lines between these.
+    steps = sorted(set.intersection(*map(set, tables.values())) or set().union(*tables.values()))
+    values = np.array([np.interp(steps, [*table], [*table.values()]) for table in tables.values()])
     together = {
         "steps": steps,
         "minutes": _rounded(np.mean([_minutes(run, steps) for run in tables], axis=0)),
@@ -47,6 +46,10 @@ def lines_of(curve: Curve, quantity: Quantity) -> Lines | None:
         "high": _rounded(values.max(0)),
     }
     return Lines(together, each)
+
+
+def _finite(table: Table) -> Table:
+    return {steps: value for steps, value in sorted(table.items()) if math.isfinite(value)}
 
 
 def _line(run: Run, table: Mapping[int, float]) -> dict[str, Any]:
@@ -61,15 +64,16 @@ def _thinned(tables: Sequence[Table]) -> list[Table]:
 
 
 def _averaged(table: Table, together: int) -> Table:
-    points = sorted(table.items())
+    points = list(table.items())
     pieces = [points[first : first + together] for first in range(0, len(points), together)]
     return {piece[-1][0]: float(np.mean([value for _, value in piece])) for piece in pieces}
 
 
 def _minutes(run: Run, steps: Sequence[int]) -> np.ndarray:
     """Minutes of training before each of these steps."""
-    known = [(record["steps"], record["seconds"]) for record in run.metrics if record.get("seconds") is not None]
-    return np.interp(steps, *np.array([(0, 0.0), *known], float).T) / 60
+    known = {0: 0.0, **{record["steps"]: record.get("seconds") for record in run.metrics}}
+    sound = {done: s for done, s in sorted(known.items()) if isinstance(s, int | float) and math.isfinite(s)}
+    return np.interp(steps, [*sound], [*sound.values()]) / 60
 
 
 def _rounded(values: Any) -> list[float]:

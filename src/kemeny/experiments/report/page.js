@@ -358,7 +358,7 @@ function named(curve, withTask = data.tasks.length > 1) {
 function summary() {
   const results = data.summary.flatMap(({ title, columns, rows }) => [
     data.tasks.length > 1 ? make("h3", { class: "above" }, title) : null,
-    table([{ label: "" }, ...columns.map((label) => ({ label, number: true }))], rows.map(({ curve, cells }) => [named(curve, false), ...cells])),
+    table([{ label: "setting" }, ...columns.map((label) => ({ label, number: true }))], rows.map(({ curve, cells }) => [named(curve, false), ...cells])),
   ]);
   section("summary", "Summary", ...data.notes.map((note) => make("p", { class: "note" }, note)), ...results,
     make("p", { class: "quiet" }, data.about_summary));
@@ -384,7 +384,7 @@ function controls() {
     make("label", { for: "smoothing" }, make("span", {}, "Smoothing: ", reach), smoothing),
     data.curves.some(({ runs }) => runs.length > 1)
       ? make("fieldset", {}, make("legend", {}, "Show"), make("div", { class: "choice" }, make("label", {}, seeds, "each seed"))) : null,
-    make("button", { type: "button", onclick: () => { view.hidden.clear(); legends(); redrawAll(true); } }, "Reset"));
+    make("button", { type: "button", onclick: () => { view.hidden.clear(); legends(); redrawAll(true); } }, "Show all"));
 }
 
 function legend(shown = data.curves) {
@@ -420,7 +420,7 @@ function dots(row) {
 function lengths() {
   const { quantity, rows } = data.lengths;
   if (!rows.length) return;
-  const columns = ["", "mean steps", "reached the end", "each trajectory"].map((label, i) => ({ label, number: i === 1 || i === 2 }));
+  const columns = ["setting", "mean steps", "reached the end", "each trajectory"].map((label, i) => ({ label, number: i === 1 || i === 2 }));
   section("lengths", "Trajectory lengths", make("p", { class: "quiet" },
     "Steps until a fall in the last evaluation of each run, on a line from 0 to the longest trajectory that was allowed."),
     table(columns, rows.map((row) => [named(row.curve), row.mean, row.reached, dots(row)])),
@@ -436,7 +436,7 @@ function limits() {
 function settings() {
   const { columns, rows, common } = data.settings;
   const differ = rows.length > 1 && columns.length
-    ? table([{ label: "" }, ...columns.map((label) => ({ label }))], rows.map(({ curve, cells }) => [named(curve), ...cells]))
+    ? table([{ label: "setting" }, ...columns.map((label) => ({ label }))], rows.map(({ curve, cells }) => [named(curve), ...cells]))
     : make("p", {}, rows.length > 1 ? "There are none." : "There is one curve, so there are none.");
   section("settings", "Settings that differ", differ,
     make("details", {}, make("summary", {}, `The ${Object.keys(common).length} settings that all runs share`), pairs(common)));

@@ -16,6 +16,8 @@ from kemeny.runs.glance import Glance, State
 ORIGIN = ("created", "git_commit", "platform", "processor", "cores")
 """Where a run is from, as config.json says it."""
 
+MOST_DOTS = 300
+"""Trajectories of a curve that are drawn one by one."""
 KEPT, BROKEN = "kept", "broken"
 """What is said of a limit; the page colours it."""
 
@@ -102,12 +104,19 @@ def lengths(curves: Sequence[Curve]) -> list[dict[str, Any]]:
                 "curve": number,
                 "mean": f"{np.mean(found):,.0f}",
                 "reached": f"{reached} of {len(found)}",
-                "lengths": found,
+                "lengths": _few(found),
                 "most": max(most, *found),
                 "words": f"{len(found)} trajectories of {min(found):,} to {max(found):,} steps",
             }
         )
     return rows
+
+
+def _few(lengths: list[int]) -> list[int]:
+    """As they are, or so many quantiles of them that each dot can be seen."""
+    if len(lengths) <= MOST_DOTS:
+        return lengths
+    return np.quantile(lengths, np.linspace(0, 1, MOST_DOTS), method="nearest").tolist()
 
 
 def settings(curves: Sequence[Curve]) -> dict[str, Any]:
@@ -140,13 +149,10 @@ def run_in_words(run: Run, glance: Glance) -> str:
 
 def run_details(run: Run) -> dict[str, str]:
     """Every setting of a run, and where it is from."""
-    config = run.config
-    origin = {name: config.get(name) for name in ORIGIN}
-    versions = config.get("versions")
-    return {
-        name: _word(value)
-        for name, value in {**meant_settings(run), **origin, **(versions if isinstance(versions, dict) else {})}.items()
-    }
+    versions = run.config.get("versions")
+    origin = {**{name: run.config.get(name) for name in ORIGIN}, **(versions if isinstance(versions, dict) else {})}
+    plain = {name: value for name, value in origin.items() if isinstance(value, str | int | float)}
+    return {name: _word(value) for name, value in {**meant_settings(run), **plain}.items()}
 
 
 def amount(value: float) -> str:
