@@ -16,7 +16,7 @@ from tests import browser
 from tests.fake_runs import fake_run
 
 HOSTILE = "<img src=x onerror='hacked=1'>&amp;\u2028--><svg onload=hacked=1>"
-SCRIPT = "</script><script>hacked=1</script>" + HOSTILE
+SCRIPT = "</script><script>hacked=1</script></script ><script >hacked=1</script ><!--<script >" + HOSTILE
 """As a directory cannot be called, for its slash."""
 
 
@@ -85,8 +85,8 @@ def test_runs_without_an_evaluation_get_a_sentence(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_gets_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="cannot be written"):
-        kemeny.report(fake_run(tmp_path / "a", [1.0]), tmp_path, films=False)
+    with pytest.raises(UserError, match="cannot be written"):  # and nothing is filmed before
+        kemeny.report(fake_run(tmp_path / "a", [1.0]), tmp_path, progress=pytest.fail)
 
 
 def test_long_curves_are_thinned_out(tmp_path):
