@@ -281,7 +281,7 @@ def pictures() -> None:
             runs = run_directories(arms, Path(folder))
             for path in runs:
                 with_default_reset_cost(path / "config.json")
-            plot(runs, DRAWN / f"{name}.png")
+            plot(runs, DRAWN / f"{name}.png", band="deviation")
 
 
 def with_default_reset_cost(path: Path) -> None:

@@ -2,13 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 
+import kemeny
 from kemeny.errors import UserError
 from kemeny.experiments import plots
 from kemeny.experiments.curves import group_runs, open_runs
-from kemeny.experiments.plots import _draw, _draw_column, _shared, plot
+from kemeny.experiments.drawing import COLORS
+from kemeny.experiments.intervals import iqm_interval
+from kemeny.experiments.plots import Manner, _by_time, _draw, _draw_column, _shared, plot
 from kemeny.experiments.quantities import quantities
+from kemeny.experiments.speeds import draw_speeds, speed_of, speeds_of_runs
 from tests.fake_runs import fake_run
 
 
@@ -111,23 +116,24 @@ def test_a_kind_of_run_has_one_colour_in_every_column_and_a_longer_one_is_dashed
     fake_run(tmp_path / "d", [1.0, 2.0], steps=200, algorithm="trpo")
     looks = {}
 
-    def draw(axis, curves, quantity, kinds):
-        _draw(axis, curves, quantity, kinds)
+    def draw(axis, curves, quantity, *about):
+        _draw(axis, curves, quantity, *about)
         lines = zip(curves, axis.lines, strict=True)
         looks.update({curve.runs[0].path.name: (line.get_color(), line.get_linestyle()) for curve, line in lines})
 
     monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
     plot([tmp_path / name for name in "abcd"], tmp_path / "curve.svg")
-    assert looks == {"a": ("C0", "-"), "b": ("C1", "-"), "c": ("C1", "--"), "d": ("C0", "-")}
+    first, second = COLORS[:2]
+    assert looks == {"a": (first, "-"), "b": (second, "-"), "c": (second, "--"), "d": (first, "-")}
 
 
 def test_a_run_that_is_named_twice_is_one_seed(tmp_path, monkeypatch):
     fake_run(tmp_path / "a", [1.0])
     drawn = []
 
-    def draw(axis, curves, quantity, kinds):
+    def draw(axis, curves, *about):
         drawn.append(curves)
-        _draw(axis, curves, quantity, kinds)
+        _draw(axis, curves, *about)
 
     monkeypatch.setattr("kemeny.experiments.plots._draw", draw)
     plot([tmp_path / "a", tmp_path / "b" / ".." / "a"], tmp_path / "curve.svg")
@@ -219,7 +225,7 @@ def test_each_limit_is_a_line_in_the_units_of_its_panel(tmp_path, monkeypatch):
         lines = [line for line in axis.lines if line.get_linestyle() == ":" and len(line.get_ydata())]
         return [(round(line.get_ydata()[0], 9), line.get_color()) for line in lines]
 
-    assert limits(panels["speed per step, mean action"]) == [(2.0, "C0"), (1.5, "C1")]
+    assert limits(panels["speed per step, mean action"]) == [(2.0, COLORS[0]), (1.5, COLORS[1])]
     assert limits(panels["heat per step, mean action"]) == [(3.0, "black")]
     assert limits(panels["return, at most 1,000 steps"]) == []
     assert legend == ["ACPO, speed ≤ 2, heat ≤ 3 (1 seed)", "CPO γ = 0.9, speed ≤ 15 (1 seed)", "limit"]
@@ -277,3 +283,82 @@ def test_a_run_of_an_older_kemeny_is_on_the_same_curve(tmp_path):
         del settings[name]
     (old.path / "config.json").write_text(json.dumps(config))
     assert {curve.name: len(curve.runs) for curve in group_runs([new, old])} == {"ATRPO": 2}
+
+
+def test_the_band_is_an_interval_or_one_deviation(tmp_path):
+    from matplotlib.figure import Figure
+
+    runs = [fake_run(tmp_path / str(seed), [0.0, seed], seed=seed) for seed in (0, 10, 20, 30, 500)]
+    edges = {}
+    for band in ("iqm", "deviation"):
+        axis = Figure().subplots()
+        _draw(axis, group_runs(runs), quantities(runs)[0], ["ATRPO"], Manner(band))
+        (filled,) = axis.collections
+        inner = axis.lines[0].get_ydata()[-1]
+        heights = filled.get_paths()[0].vertices[:, 1]
+        edges[band] = (heights.min(), inner, heights.max())
+    values = np.array([0.0, 10.0, 20.0, 30.0, 500.0])
+    assert edges["deviation"] == pytest.approx(
+        (values.mean() - values.std(), values.mean(), values.mean() + values.std())
+    )
+    assert edges["iqm"] == pytest.approx((0.0, 20.0, iqm_interval([values]).high), abs=15)
+
+
+def test_against_time_seeds_are_joined_by_straight_lines(tmp_path):
+    """One seed is twice as fast as the other: it is drawn over the time that both have."""
+    runs = []
+    for seed, slower in enumerate((1, 2)):
+        runs.append(fake_run(tmp_path / str(seed), [10.0, 20.0, 40.0], seed=seed))
+        metrics = [{"steps": 100 * n, "seconds": 60 * slower * n, "outcome": 0} for n in (1, 2, 3)]
+        (runs[-1].path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    returns = quantities(runs)[0]
+    tables = [_by_time(run, returns.of(run), "minutes") for run in runs]
+    assert tables == [{1: 10.0, 2: 20.0, 3: 40.0}, {2: 10.0, 4: 20.0, 6: 40.0}]
+    minutes, values = _shared(tables, "time")
+    assert minutes.tolist() == [2, 3]
+    assert values.tolist() == [[20.0, 40.0], [10.0, 15.0]]
+    figure = plot(runs, tmp_path / "curve.pdf", against="time", rows=["return"])
+    assert [axis.get_xlabel() for axis in figure.axes] == ["minutes of training"]
+
+
+def test_a_profile_is_the_share_of_runs_above(tmp_path):
+    for seed, value in enumerate((1.0, 2.0, 4.0)):
+        fake_run(tmp_path / f"a{seed}", [0.0, value], seed=seed)
+        fake_run(tmp_path / f"b{seed}", [0.0, 10 * value], seed=seed, env="Crawl-v0")
+        fake_run(tmp_path / f"c{seed}", [0.0, value], seed=seed, algorithm="trpo")
+        fake_run(tmp_path / f"d{seed}", [0.0, 20 * value], seed=seed, env="Crawl-v0", algorithm="trpo")
+    figure = plot(tmp_path, tmp_path / "profile.svg", kind="profile")
+    crawl, walk, both = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["Crawl-v0", "Walk-v0", "all tasks, normalised"]
+    places, shares = walk.lines[0].get_data()
+    assert np.interp([0.95, 1.5, 3.0, 4.1], places, shares) == pytest.approx([1, 2 / 3, 1 / 3, 0])
+    assert {text.get_text() for text in crawl.get_legend().get_texts()} == {"ATRPO", "TRPO γ = 0.99"}
+    assert len(both.lines) == 2
+    with pytest.raises(UserError, match="those of learning curves"):
+        plot(tmp_path, kind="profile", band="deviation")
+
+
+def test_the_speed_of_a_trajectory(constrained_run, tiny_run):
+    speed = speed_of(constrained_run, max_steps=30)
+    again = speed_of(constrained_run, max_steps=20)
+    assert len(speed) == 30
+    assert speed[:20].tolist() == again.tolist()
+    plain = kemeny.evaluate(constrained_run, trajectories=1, max_steps=30, returns_only=True)
+    assert np.abs(speed).mean() == pytest.approx(plain.average_costs[0, -1])
+    figure = draw_speeds({"a": speed, "b": np.ones(500)}, longest=500)
+    assert [axis.get_title(loc="left") for axis in figure.axes][1] == "b: goes on to the end, 1.00 on average"
+    assert "falls after 30 steps" in figure.axes[0].get_title(loc="left")
+    with pytest.raises(UserError, match="has no forward speed"):
+        plot(tiny_run, kind="speed")
+    with pytest.raises(UserError, match="name at most 12"):
+        speeds_of_runs([constrained_run] * 13)
+
+
+def test_the_same_picture_is_the_same_file(tmp_path):
+    """So that a picture in a repository changes only if its runs do."""
+    run = fake_run(tmp_path / "a", [1.0, 2.0])
+    for ending in ("svg", "pdf"):
+        first, second = (tmp_path / f"{n}.{ending}" for n in (1, 2))
+        plot(run, first)
+        plot(run, second)
+        assert first.read_bytes() == second.read_bytes(), ending

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kemeny.errors import UserError
 from kemeny.experiments.curves import Curve, RunLike, group_runs, open_runs
 from kemeny.experiments.intervals import (
@@ -97,7 +95,7 @@ def compare(runs: RunLike | Sequence[RunLike]) -> Comparison:
     if not evaluated:
         raise UserError("None of these runs has been evaluated yet: there is nothing to compare.")
     curves = group_runs(evaluated)
-    settings = _settings(curves)
+    settings = settings_of(curves)
     tasks = tuple(dict.fromkeys(curve.env for curve in curves))
     shown = [
         quantity for quantity in quantities(evaluated) if quantity.horizon is not None or quantity.cost is not None
@@ -111,7 +109,7 @@ Settings = Mapping[str, Mapping[str, Curve]]
 """By the name of a setting and the task: its runs."""
 
 
-def _settings(curves: Sequence[Curve]) -> dict[str, dict[str, Curve]]:
+def settings_of(curves: Sequence[Curve]) -> dict[str, dict[str, Curve]]:
     """A setting is a kind of run; its length is named only where a task has runs of several."""
     several = {kind for (_, kind), count in Counter((curve.env, curve.kind) for curve in curves).items() if count > 1}
     settings: dict[str, dict[str, Curve]] = {}
@@ -121,40 +119,45 @@ def _settings(curves: Sequence[Curve]) -> dict[str, dict[str, Curve]]:
 
 
 def _table(quantity: Quantity, settings: Settings, tasks: Sequence[str]) -> Table:
-    scores = {
-        setting: {task: found for task, curve in there.items() if (found := _scores(quantity, curve))}
-        for setting, there in settings.items()
-    }
-    scores = {setting: there for setting, there in scores.items() if there}
+    scores = last_scores(quantity, settings)
     rows = {setting: {task: iqm_interval([there[task]]) for task in there} for setting, there in scores.items()}
-    if quantity.horizon is None:
+    if quantity.row == "cost":
         return Table(quantity.label, rows, {}, ())
     pairs = [_pair(first, second, scores) for first, second in itertools.combinations(scores, 2)]
-    return Table(quantity.label, rows, _overall(scores, tasks), tuple(pair for pair in pairs if pair.tasks))
-
-
-def _scores(quantity: Quantity, curve: Curve) -> list[float]:
-    """Of each seed: the value at its last evaluation, if there is one."""
-    return [found[last] for run in curve.runs if (last := run.evaluations[-1]["steps"]) in (found := quantity.of(run))]
+    overall = {setting: iqm_interval(there) for setting, there in normalised(scores, tasks).items()}
+    return Table(quantity.label, rows, overall, tuple(pair for pair in pairs if pair.tasks))
 
 
 Scores = Mapping[str, Mapping[str, Sequence[float]]]
 """By setting and task: one per seed."""
 
 
-def _overall(scores: Scores, tasks: Sequence[str]) -> dict[str, Interval]:
-    """Over all tasks. On each of them 0 is the worst run of this comparison, and 1 the best."""
+def last_scores(quantity: Quantity, settings: Settings) -> dict[str, dict[str, list[float]]]:
+    """Of each seed: the value at its last evaluation, if there is one."""
+    scores = {}
+    for setting, there in settings.items():
+        found = {task: [quantity.last(run) for run in curve.runs] for task, curve in there.items()}
+        found = {task: [score for score in every if score is not None] for task, every in found.items()}
+        scores[setting] = {task: every for task, every in found.items() if every}
+    return {setting: there for setting, there in scores.items() if there}
+
+
+def normalised(scores: Scores, tasks: Sequence[str]) -> dict[str, list[list[float]]]:
+    """The scores on each task of settings that have every task, if there are several of both.
+
+    On each task 0 is the worst run of this comparison, and 1 the best.
+    """
     whole = {setting: there for setting, there in scores.items() if set(there) == set(tasks)}
     if len(tasks) < 2 or len(whole) < 2:
         return {}
     ends = {}
     for task in tasks:
         every = [score for there in scores.values() for score in there.get(task, ())]
-        if not every or min(every) == max(every):  # nothing that could be put between 0 and 1
+        if min(every) == max(every):  # nothing that could be put between 0 and 1
             return {}
         ends[task] = (min(every), max(every))
     return {
-        setting: iqm_interval([(np.asarray(there[task]) - low) / (high - low) for task, (low, high) in ends.items()])
+        setting: [[(score - low) / (high - low) for score in there[task]] for task, (low, high) in ends.items()]
         for setting, there in whole.items()
     }
 

@@ -12,6 +12,8 @@ import numpy as np
 
 LEVEL = 0.95
 RESAMPLES = 10_000
+BAND_RESAMPLES = 2_000
+"""Of a curve, which has many places and is looked at."""
 SEED = 0
 """Of the resampling, so that the same runs give the same table."""
 ENOUGH = 4
@@ -63,6 +65,37 @@ def iqm_interval(strata: Sequence[Sequence[float]]) -> Interval:
     random = np.random.default_rng(SEED)
     drawn = np.concatenate([_drawn(random, group) for group in groups], axis=-1)
     return Interval(value, *_percentiles(iqm(drawn)), fewest)
+
+
+def iqm_band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of (seed, place) values: the interquartile mean at each place, and the ends of its interval.
+
+    The same seeds are drawn at all places, for a curve is drawn as a whole.
+    """
+    centre = iqm(values.T)
+    seeds = len(values)
+    if seeds < 2:
+        return centre, centre, centre
+    chosen = np.random.default_rng(SEED).integers(0, seeds, (BAND_RESAMPLES, seeds))
+    ends = [_percentiles(iqm(column[chosen])) for column in values.T]
+    low, high = np.array(ends).T if ends else (centre, centre)
+    return centre, low, high
+
+
+def share_band(strata: Sequence[Sequence[float]], places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The share of the scores that are at least as high as each place, and the ends of its interval.
+
+    It is the mean of the shares of the strata, within each of which seeds are drawn again.
+    """
+    above = [_sorted(stratum)[:, None] >= places for stratum in strata]
+    share = np.mean([one.mean(0) for one in above], 0)
+    if min(map(len, above)) < 2:
+        return share, share, share
+    random = np.random.default_rng(SEED)
+    chosen = [random.integers(0, len(one), (BAND_RESAMPLES, len(one))) for one in above]
+    drawn = np.mean([one[which].mean(1) for one, which in zip(above, chosen, strict=True)], 0)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return share, low, high
 
 
 def improvement(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Improvement:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,15 @@ class Quantity(NamedTuple):
     """The cost that it is, for its limit."""
     horizon: int | None = None
     """The longest trajectory of the return that it is."""
+
+    @property
+    def row(self) -> Literal["return", "rate", "cost"]:
+        """Which sort of quantity it is."""
+        return "return" if self.horizon is not None else "rate" if self.cost is None else "cost"
+
+    def last(self, run: Run) -> float | None:
+        """At the last evaluation of a run, if there is one that has it."""
+        return self.of(run).get(run.evaluations[-1]["steps"]) if run.evaluations else None
 
 
 def quantities(runs: Sequence[Run]) -> list[Quantity]:
