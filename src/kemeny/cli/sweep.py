@@ -97,7 +97,9 @@ def _train(planned: "Sweep", jobs: int | None) -> None:
 
     runs = planned.train(jobs, board())
     place = planned.directory.path
-    print(f"Finished: {len(runs)} runs. Look at them with: kemeny compare {place}; kemeny plot {place} -o {place}/curves.png")
+    print(
+        f"Finished: {len(runs)} runs. Look at them with: kemeny compare {place}; kemeny plot {place} -o {place}/curves.png"
+    )
 
 
 def _train_member(planned: "Sweep", array: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kemeny.experiments.curves import Curve
+from kemeny.experiments.intervals import iqm_band
 from kemeny.experiments.quantities import MOST_POINTS, Quantity
 from kemeny.runs.directory import Run
 
@@ -21,7 +22,7 @@ class Lines(NamedTuple):
     """One quantity of one curve, as JSON."""
 
     together: dict[str, Any]
-    """All seeds: steps, minutes, values and, if there are several seeds, low and high."""
+    """All seeds: steps, minutes, interquartile means and, if there are several seeds, the ends of their intervals."""
     each: dict[Run, dict[str, Any]]
     """Each seed: steps, minutes and values."""
 
@@ -38,12 +39,13 @@ def lines_of(curve: Curve, quantity: Quantity) -> Lines | None:
     # Seeds that were evaluated at other steps are compared by straight lines between these.
     steps = sorted(set.intersection(*map(set, tables.values())) or set().union(*tables.values()))
     values = np.array([np.interp(steps, [*table], [*table.values()]) for table in tables.values()])
+    middle, low, high = iqm_band(values)
     together = {
         "steps": steps,
         "minutes": _rounded(np.mean([_minutes(run, steps) for run in tables], axis=0)),
-        "values": _rounded(values.mean(0)),
-        "low": _rounded(values.min(0)),
-        "high": _rounded(values.max(0)),
+        "values": _rounded(middle),
+        "low": _rounded(low),
+        "high": _rounded(high),
     }
     return Lines(together, each)
 
