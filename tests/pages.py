@@ -37,6 +37,7 @@ SHORTER = {
         word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", str(value).strip("(),"))
     ],
     "evaluate": "--trajectories 2 --max-steps 1000 --video-steps 5".split(),
+    "report": ["--no-films"],
 }
 SHORTER["sweep"] = [*SHORTER["train"], "--seeds", "0"]
 """Words put after a page's `kemeny` command: where a flag is given twice, the last counts."""

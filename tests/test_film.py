@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kemeny.errors import UserError
-from kemeny.experience.film import record
+from kemeny.experience.film import record, stills
 from tests.envs.toys import Counter
 
 
@@ -49,6 +49,12 @@ class Large(Counter):
         return np.full((64, 64, 3), 10 * self.steps, np.uint8)
 
 
+class Quick(Large):
+    """Its time runs at 30 steps a second."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+
 def film(env, path):
     return record(Still(), env, path, max_steps=3, seed=0)  # pyright: ignore[reportArgumentType]
 
@@ -69,6 +75,13 @@ def test_a_trajectory_becomes_a_video(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     assert film(partial(Large, falls_at=2, render_mode="rgb_array"), tmp_path / "deep" / "film.mp4") == 2
     assert b"ftyp" in (tmp_path / "deep" / "film.mp4").read_bytes()[:12]
+
+
+def test_stills_are_the_last_moments_before_a_fall():
+    made = partial(Quick, falls_at=20, render_mode="rgb_array")
+    taken = stills(Still(), made, count=3, max_steps=50, seed=0)  # pyright: ignore[reportArgumentType]
+    assert [(still.step, int(still.picture[0, 0, 0])) for still in taken] == [(14, 140), (17, 170), (20, 200)]
+    assert len(stills(Still(), made, count=3, max_steps=5, seed=0)) == 2  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from kemeny.errors import Damaged, RunError, UserError
 from kemeny.experience.collect import Collector
 from kemeny.experience.settings import Task
 from kemeny.experiments.plots import plot
+from kemeny.experiments.report.page import report
 from kemeny.runs import checkpoint, directory
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.checkpoint import ARRAYS, FACTS, SUMS
@@ -495,10 +496,12 @@ DAMAGED_EVALUATIONS = [
 
 
 @pytest.mark.parametrize("content", DAMAGED_EVALUATIONS, ids=range(len(DAMAGED_EVALUATIONS)))
-def test_plots_of_damaged_evaluations(run, tmp_path, content):
+def test_plots_and_reports_of_damaged_evaluations(run, tmp_path, content):
     (run.path / "evaluations.jsonl").write_bytes(content)
     with contextlib.suppress(UserError):
         plot([run.path], tmp_path / "curve.png")
+    with contextlib.suppress(UserError):
+        report([run.path], tmp_path / "report.html", films=False)
 
 
 @fuzz

@@ -110,6 +110,7 @@ LIGHT = {
     "load_policy": "import kemeny; kemeny.load_policy(PATH)",
     "plot": "import sys; from kemeny.cli import main; sys.argv = ['kemeny', 'plot', PATH, '-o', PICTURE]; main()",
     "plot in Python": "import kemeny; kemeny.plot(kemeny.Run(PATH), PICTURE)",
+    "report": "import kemeny; kemeny.report(PATH, PICTURE, films=False)",
     "compare": "import sys; from kemeny.cli import main; sys.argv = ['kemeny', 'compare', PATH]; main()",
     "repr": "import kemeny; repr(kemeny.Run(PATH))",
     "help": "import sys; from kemeny.cli import main; sys.argv = ['kemeny', '--help']; main()",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kemeny.experience.settings import EvaluationProtocol
     from kemeny.experiments.comparison import Comparison, compare
     from kemeny.experiments.plots import plot
+    from kemeny.experiments.report.page import report
     from kemeny.experiments.sweep import sweep
     from kemeny.observers import Observer
     from kemeny.runs.directory import Run
@@ -48,6 +49,7 @@ __all__ = [
     "export",
     "load_policy",
     "plot",
+    "report",
     "resume",
     "sweep",
     "train",
@@ -72,6 +74,7 @@ _HOMES = {
     "export": "kemeny.runs.export",
     "load_policy": "kemeny.runs.load",
     "plot": "kemeny.experiments.plots",
+    "report": "kemeny.experiments.report.page",
     "resume": "kemeny.runs.train",
     "sweep": "kemeny.experiments.sweep",
     "train": "kemeny.runs.train",

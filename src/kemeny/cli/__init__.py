@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "write a trained policy as ONNX or plain arrays",
     "compare": "compare runs: a table with intervals, and which setting is better",
     "plot": "draw the learning curves of runs",
+    "report": "write one page about runs: tables, curves, films",
     "exact": "solve a finite model exactly",
     "bench": "measure training speed beside the simulator's",
 }

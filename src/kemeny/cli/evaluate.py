@@ -1,7 +1,6 @@
 """`kemeny evaluate`."""
 
 import json as json_format
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from kemeny.errors import UserError
+from kemeny.runs.disk import refuse_unwritable
 
 
 def evaluate(
@@ -62,7 +62,7 @@ def evaluate(
         refuse_unknown_ending(plot)
     for path in (trajectory, plot, video):
         if path is not None:
-            _refuse_unwritable(path)
+            refuse_unwritable(path)
     result = evaluate_run(
         run,
         trajectories=trajectories,
@@ -107,13 +107,3 @@ def _film(run: Path, best: bool, trust: bool, video: Path, steps: int, seed: int
     env = environment_of(run_of(run), trust=trust)
     filmed = record(load_policy(run, best=best), env, video, max_steps=steps, seed=evaluation_seed(seed, 0))
     print(f"Filmed {filmed:,} steps: {video}", file=sys.stderr)
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is for."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{path} cannot be written: it is a directory, or may not be changed.")

@@ -80,7 +80,7 @@ def group_runs(runs: Sequence[Run]) -> list[Curve]:
     A setting is named if it differs between runs on one environment. Then it is named on all of them, so that a kind
     has one name everywhere.
     """
-    everything = [{**_named(run.settings), **_history(run)} for run in runs]
+    everything = [meant_settings(run) for run in runs]
     distinguishing = _distinguishing([run.env for run in runs], everything)
     curves: dict[tuple[str, str], Curve] = {}
     for run, settings in zip(runs, everything, strict=True):
@@ -104,6 +104,11 @@ def _distinguishing(envs: Sequence[str], everything: Sequence[dict[str, Any]]) -
         # Runs that do not use a setting differ in what makes them not use it.
         differ |= {name for name in names if len({str(used[name]) for used in there if name in used}) > 1}
     return sorted(differ)
+
+
+def meant_settings(run: Run) -> dict[str, Any]:
+    """All that distinguishes a run from others on its environment, as it is meant: settings and history."""
+    return {**_named(run.settings), **_history(run)}
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:

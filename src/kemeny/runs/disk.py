@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kemeny.errors import RunError
+from kemeny.errors import RunError, UserError
 from kemeny.observers import NOBODY, Observer
 
 NOT_OWN = "it is a link, or not a regular file, and Kemeny writes only into regular files of the run itself"
@@ -156,3 +156,13 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{os.path.basename(error.filename)}: {error.strerror}" if error.filename else error.strerror
     return str(error)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{path} cannot be written: it is a directory, or may not be changed.")

@@ -1,0 +1,1 @@
+"""One page about many runs, that needs no network: `page` writes it, `contents` says what is in it."""
