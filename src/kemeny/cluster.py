@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kemeny.errors import UserError
 
@@ -18,12 +18,24 @@ Backend = Literal["local", "ray"]
 """Where work is done: in processes of this machine, or on a cluster of Ray's."""
 
 
-def check_backend(backend: str, address: str | None) -> None:
-    """Refuse what is no backend, and an address of none."""
-    if backend not in ("local", "ray"):
-        raise UserError(f"There is no backend {backend}; there are local and ray.")
-    if address is not None and backend != "ray":
-        raise UserError("--ray-address is for --backend ray.")
+class Place(NamedTuple):
+    """Where work is to be done."""
+
+    backend: Backend = "local"
+    address: str | None = None
+    """Of the cluster."""
+
+    def check(self) -> None:
+        """Refuse what is no backend, and an address of none."""
+        if self.backend not in ("local", "ray"):
+            raise UserError(f"There is no backend {self.backend}; there are local and ray.")
+        if self.address is not None and self.backend != "ray":
+            raise UserError("--ray-address is for --backend ray.")
+        if self.backend == "ray":
+            ray_module()
+
+
+HERE = Place()
 
 
 def ray_module() -> "ModuleType":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from tyro.conf import Positional, arg
 
-from kemeny.cluster import Backend
+from kemeny.cluster import Backend, Place
 from kemeny.errors import UserError
 from kemeny.runs.described import every_setting, words
 
@@ -95,13 +95,13 @@ def sweep(
     elif array is not None:
         _train_member(planned, array)
     else:
-        _train(planned, jobs, backend, ray_address)
+        _train(planned, jobs, Place(backend, ray_address))
 
 
-def _train(planned: "Sweep", jobs: int | None, backend: Backend, ray_address: str | None) -> None:
+def _train(planned: "Sweep", jobs: int | None, where: Place) -> None:
     from kemeny.experiments.board import board
 
-    runs = planned.train(jobs, board(), backend, ray_address)
+    runs = planned.train(jobs, board(), where)
     place = planned.directory.path
     print(f"Finished: {len(runs)} runs. Look at them with: kemeny plot {place}/*/ -o {place}/curves.png")
 

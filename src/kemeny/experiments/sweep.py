@@ -63,17 +63,16 @@ class Sweep:
         self,
         jobs: int | None = None,
         show: Board | None = None,
-        backend: cluster.Backend = "local",
-        ray_address: str | None = None,
+        where: cluster.Place = cluster.HERE,
     ) -> list[Run]:
         """Bring all runs to their end, side by side, `jobs` at a time [one per core of this machine, or of Ray's]."""
         if jobs is not None and jobs < 1:
             raise UserError(f"--jobs is {jobs}; it must be at least 1.")
-        cluster.check_backend(backend, ray_address)
+        where.check()
         show = board(False) if show is None else show
         _refuse_misfits([run for run, seen in self.look() if seen.state != State.FINISHED])
         with contextlib.ExitStack() as stack:
-            ray = stack.enter_context(cluster.connected(ray_address)) if backend == "ray" else None
+            ray = stack.enter_context(cluster.connected(where.address)) if where.backend == "ray" else None
             self.directory.make()
             stack.enter_context(self.directory.alone())
             runs = self._chosen(self.directory.plan(self._every))
@@ -149,7 +148,7 @@ def sweep(
         from kemeny.runs.progress import shown
 
         return [planned.train_member(array, shown(progress))]
-    return planned.train(jobs, board(progress), backend, ray_address)
+    return planned.train(jobs, board(progress), cluster.Place(backend, ray_address))
 
 
 def array_index(given: int | None, surroundings: Mapping[str, str] = os.environ) -> tuple[int, str]:
