@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -69,7 +70,9 @@ def connected(address: str | None = None) -> Iterator[Any]:
         place = {"num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None}
         place["include_dashboard"] = False
     try:
-        with _own_signals():
+        with _own_signals(), warnings.catch_warnings():
+            # JAX warns of forks. Ray forks to start its programs, which is all that the child does.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(**place, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         what = f"There is no Ray cluster at {where}" if where else "Ray could not be started here"
