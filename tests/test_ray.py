@@ -1,6 +1,7 @@
 """Ray: sweeps and collectors on a cluster of several nodes, one of which is lost in the middle."""
 
 import contextlib
+import functools
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ from kemeny import cluster
 from kemeny.errors import UserError
 from kemeny.experiments.on_ray import TOKEN, _unseen, refuse_unshared
 from tests.conftest import TINY
+from tests.envs.toys import Counter
 from tests.faults import compare
+from tests.test_check import Hears
 
 ENV = "InvertedPendulum-v5"
 needs_ray = pytest.mark.filterwarnings("default")  # Ray's own code warns, and leaves files open
@@ -34,6 +37,15 @@ def nodes(*cpus):
     finally:
         ray.shutdown()
         there.shutdown()
+
+
+def remove(there, node):
+    """Kill a node, and wait until the cluster knows."""
+    import ray
+
+    there.remove_node(node, allow_graceful=False)
+    while any(one["Alive"] and one["NodeID"] == node.node_id for one in ray.nodes()):
+        time.sleep(0.02)
 
 
 def when(condition, act):
@@ -61,7 +73,7 @@ def test_a_node_is_lost_during_a_sweep(tmp_path):
         def all_under_way():
             return all(list(run.glob("checkpoints/step-*")) for run in runs)
 
-        remover = when(all_under_way, lambda: there.remove_node(added[0], allow_graceful=False))
+        remover = when(all_under_way, lambda: remove(there, added[0]))
         kemeny.sweep(ENV, out=tmp_path / "lost", backend="ray", **grid)
         remover.join()
     begun = [(tmp_path / "lost" / f"{run.name}.log").read_text().count("$ kemeny train") for run in runs]
@@ -69,6 +81,35 @@ def test_a_node_is_lost_during_a_sweep(tmp_path):
     for run in calm:
         compare(run.path, tmp_path / "lost" / run.path.name)
     assert not (tmp_path / "lost" / TOKEN).exists()
+
+
+@needs_ray
+def test_a_node_is_lost_during_a_run(tmp_path):
+    """Collectors on Ray give what collectors in processes give, also if one is lost; and either goes on from the other."""
+    env, settings = functools.partial(Counter, falls_at=9), {**TINY, "steps": 1_000, "checkpoint_every": 200}
+    local = kemeny.train(env, out=tmp_path / "local", collectors=2, **settings)
+    hears = Hears()
+    with nodes(1, 1) as (there, added):
+
+        def lose_one(record):
+            if record["steps"] == 400 and record["log"] == "metrics":
+                there.add_node(num_cpus=1)
+                remove(there, added[0])
+            return record["steps"] == 800
+
+        run = {"env": env, "backend": "ray"}
+        out = tmp_path / "lost"
+        lost = kemeny.train(**run, out=out, collectors=2, callback=lose_one, observers=[hears], **settings)
+        assert lost.steps == 800
+        kemeny.resume(out, env=env)
+        begun = kemeny.train(
+            env, out=tmp_path / "begun", collectors=2, callback=lambda record: record["steps"] == 400, **settings
+        )
+        assert begun.steps == 400
+        kemeny.resume(begun.path, **run)
+    assert len([said for said in hears.said if "was lost" in said and "Another takes its place" in said]) == 1
+    compare(local.path, out)
+    compare(local.path, begun.path)
 
 
 def test_a_node_that_does_not_see_the_directory_is_named(tmp_path):
