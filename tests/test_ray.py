@@ -85,7 +85,7 @@ def test_a_node_is_lost_during_a_sweep(tmp_path):
 
 @needs_ray
 def test_a_node_is_lost_during_a_run(tmp_path):
-    """Collectors on Ray give what collectors in processes give, also if one is lost; and either goes on from the other."""
+    """Collectors on Ray give what processes give, also if one is lost; and either goes on from the other."""
     env, settings = functools.partial(Counter, falls_at=9), {**TINY, "steps": 1_000, "checkpoint_every": 200}
     local = kemeny.train(env, out=tmp_path / "local", collectors=2, **settings)
     hears = Hears()
