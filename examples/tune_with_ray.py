@@ -6,7 +6,8 @@ A trial whose node is lost goes on elsewhere from its checkpoint, if RUNS is on 
 import sys
 from pathlib import Path
 
-from ray import tune  # pyright: ignore[reportMissingImports]  (Tune needs more than Kemeny's extra ray)
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
 ENV = sys.argv[1] if len(sys.argv) > 1 else "HalfCheetah-v3"
 STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
@@ -31,7 +32,7 @@ def trial(config: dict) -> None:
 
 
 if __name__ == "__main__":
-    scheduler = tune.schedulers.ASHAScheduler("steps", max_t=STEPS)
+    scheduler = ASHAScheduler("steps", max_t=STEPS)
     tuner = tune.Tuner(
         tune.with_resources(trial, {"cpu": 1}),
         param_space={"delta": tune.loguniform(0.005, 0.05), "gae_lambda": tune.uniform(0.7, 0.95), "seed": 0},

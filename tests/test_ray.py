@@ -1,8 +1,6 @@
 """Ray: sweeps and collectors on a cluster of several nodes, one of which is lost in the middle."""
 
-import contextlib
 import functools
-import threading
 import time
 from pathlib import Path
 
@@ -11,29 +9,29 @@ import pytest
 import kemeny
 from kemeny import cluster
 from kemeny.errors import UserError
+from kemeny.experiments.board import Silent
+from kemeny.experiments.grid import Grid
 from kemeny.experiments.on_ray import TOKEN, _unseen, refuse_unshared
+from kemeny.experiments.sweep import Sweep
 from tests.conftest import TINY
 from tests.envs.toys import Counter
 from tests.faults import compare
 from tests.test_check import Hears
 
 ENV = "InvertedPendulum-v5"
-needs_ray = pytest.mark.filterwarnings("default")  # Ray's own code warns, and leaves files open
 
 
-@contextlib.contextmanager
-def nodes(*cpus):
-    """A cluster of Ray's on this machine: a head without CPUs, and nodes with so many."""
+@pytest.fixture
+def there():
+    """A cluster of Ray's on this machine: a head without CPUs, to which nodes are added."""
     pytest.importorskip("ray", reason="Ray is not installed")
     import ray
     from ray.cluster_utils import Cluster
 
     there = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        added = [there.add_node(num_cpus=count, wait=False) for count in cpus]
-        there.wait_for_nodes()
         ray.init(address=there.address, log_to_driver=False, logging_level="ERROR")
-        yield there, added
+        yield there
     finally:
         ray.shutdown()
         there.shutdown()
@@ -48,68 +46,58 @@ def remove(there, node):
         time.sleep(0.02)
 
 
-def when(condition, act):
-    """Do something as soon as a condition holds, in a thread."""
-
-    def wait():
-        deadline = time.monotonic() + 60
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        act()
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
+@pytest.mark.filterwarnings("default")  # Ray's own code warns, and leaves files open
+def test_a_node_is_lost_during_a_sweep_and_during_a_run(there, tmp_path):
+    """Both on one cluster, which takes long to begin."""
+    second = lost_during_a_sweep(there, tmp_path)
+    lost_during_a_run(there, second, tmp_path)
 
 
-@needs_ray
-def test_a_node_is_lost_during_a_sweep(tmp_path):
-    """Its run goes on elsewhere, and the results are those of processes on this machine that nothing happens to."""
-    grid = {"seeds": [0, 1], **TINY, "steps": 12_000, "checkpoint_every": 400, "eval_every": 4_000}
-    calm = kemeny.sweep(ENV, out=tmp_path / "calm", **grid)
-    with nodes(1, 1) as (there, added):
-        runs = [tmp_path / "lost" / run.path.name for run in calm]
+def lost_during_a_sweep(there, folder):
+    """Its run goes on elsewhere, and the results are those of a process on this machine that nothing happens to."""
+    grid = {**TINY, "steps": 12_000, "checkpoint_every": 400, "eval_every": 4_000}
+    [calm] = kemeny.sweep(ENV, out=folder / "calm", **grid)
+    run = folder / "hurt" / calm.path.name
+    nodes = [there.add_node(num_cpus=1)]
 
-        def all_under_way():
-            return all(list(run.glob("checkpoints/step-*")) for run in runs)
+    class Loses(Silent):
+        def show(self, rows):
+            if len(nodes) == 1 and list(run.glob("checkpoints/step-*")):
+                remove(there, nodes[0])
+                nodes.append(there.add_node(num_cpus=1))
 
-        remover = when(all_under_way, lambda: remove(there, added[0]))
-        kemeny.sweep(ENV, out=tmp_path / "lost", backend="ray", **grid)
-        remover.join()
-    begun = [(tmp_path / "lost" / f"{run.name}.log").read_text().count("$ kemeny train") for run in runs]
-    assert sorted(begun) == [1, 2]
-    for run in calm:
-        compare(run.path, tmp_path / "lost" / run.path.name)
-    assert not (tmp_path / "lost" / TOKEN).exists()
+    Sweep(Grid.of({"env": ENV, **grid}), folder / "hurt").train(show=Loses(), where=cluster.Place("ray"))
+    assert (folder / "hurt" / f"{run.name}.log").read_text().count("$ kemeny train") == 2
+    compare(calm.path, run)
+    assert not (folder / "hurt" / TOKEN).exists()
+    return nodes[1]
 
 
-@needs_ray
-def test_a_node_is_lost_during_a_run(tmp_path):
+def lost_during_a_run(there, node, folder):
     """Collectors on Ray give what processes give, also if one is lost; and either goes on from the other."""
     env, settings = functools.partial(Counter, falls_at=9), {**TINY, "steps": 1_000, "checkpoint_every": 200}
-    local = kemeny.train(env, out=tmp_path / "local", collectors=2, **settings)
+    calm = kemeny.train(env, out=folder / "local", collectors=2, **settings)
+    there.add_node(num_cpus=1)  # so that each collector has a node of its own
     hears = Hears()
-    with nodes(1, 1) as (there, added):
 
-        def lose_one(record):
-            if record["steps"] == 400 and record["log"] == "metrics":
-                there.add_node(num_cpus=1)
-                remove(there, added[0])
-            return record["steps"] == 800
+    def lose_one(record):
+        if record["steps"] == 400 and record["log"] == "metrics":
+            there.add_node(num_cpus=1)
+            remove(there, node)
+        return record["steps"] == 800
 
-        run = {"env": env, "backend": "ray"}
-        out = tmp_path / "lost"
-        lost = kemeny.train(**run, out=out, collectors=2, callback=lose_one, observers=[hears], **settings)
-        assert lost.steps == 800
-        kemeny.resume(out, env=env)
-        begun = kemeny.train(
-            env, out=tmp_path / "begun", collectors=2, callback=lambda record: record["steps"] == 400, **settings
-        )
-        assert begun.steps == 400
-        kemeny.resume(begun.path, **run)
+    out = folder / "lost"
+    lost = kemeny.train(
+        env, out=out, collectors=2, backend="ray", callback=lose_one, observers=[hears], **settings
+    )  # fmt: skip
+    assert lost.steps == 800
+    compare(calm.path, kemeny.resume(out, env=env).path)
     assert len([said for said in hears.said if "was lost" in said and "Another takes its place" in said]) == 1
-    compare(local.path, out)
-    compare(local.path, begun.path)
+    begun = kemeny.train(
+        env, out=folder / "begun", collectors=2, callback=lambda record: record["steps"] == 400, **settings
+    )
+    assert begun.steps == 400
+    compare(calm.path, kemeny.resume(begun.path, env=env, backend="ray").path)
 
 
 def test_a_node_that_does_not_see_the_directory_is_named(tmp_path):
@@ -136,7 +124,7 @@ def test_what_is_refused(backend, address, said, tmp_path, monkeypatch):
     assert not Path(tmp_path / "sweep").exists()
 
 
-@needs_ray
+@pytest.mark.filterwarnings("default")
 def test_an_address_at_which_nobody_listens():
     pytest.importorskip("ray", reason="Ray is not installed")
     with pytest.raises(UserError, match="There is no Ray cluster at 127"), cluster.connected("127.0.0.1:1"):
