@@ -209,11 +209,9 @@ def test_goals_that_are_charged_are_told(cost, sentence):
     collector.close()
     reward, ended = np.zeros((50, 2), np.float32), np.zeros((50, 2), bool)
     reward[10, 1], ended[10, 1] = 1_000.0, True
-    for shard, fell in zip(collector.shards, np.split(ended, 2, 1), strict=True):
-        shard.fell = fell
     batch = collector.allocate()._replace(signals=(reward,))
     for _ in range(2):
-        collector._charge_ends(batch)
+        collector._charge_ends(batch, ended)
     assert len(hears.said) == 1
     assert sentence in hears.said[0]
 

@@ -7,8 +7,9 @@ from gymnasium import spaces
 
 import kemeny
 from kemeny.errors import RunError
-from kemeny.experience.collect import Collector, _phases
+from kemeny.experience.collect import Collector
 from kemeny.experience.ends import charge, find_goals
+from kemeny.experience.part import first_phases
 from kemeny.experience.settings import Task
 from tests.probes import Walk, policy_for
 from tests.test_training import Listener
@@ -128,7 +129,7 @@ def test_the_latest_starts_are_part_of_a_snapshot():
     ("num_envs", "batch_length", "longest"), [(20, 250, 1_000), (20, 250, 5_000), (20, 250, 10_000), (4, 10, 1_000)]
 )
 def test_phases_are_spread_evenly_over_the_longest_trajectory(num_envs, batch_length, longest):
-    phases = np.sort(np.unique(_phases(num_envs, batch_length, longest)))
+    phases = np.sort(np.unique(first_phases(num_envs, batch_length, longest)))
     gaps = np.diff([*phases, longest])
     assert gaps.max() == gaps.min()
 

@@ -24,6 +24,7 @@ FOUNDATION = [
     "observers",
     "criterion",
     "machine",
+    "cluster",
     "naming",
     "ranges",
     "spec",

@@ -179,6 +179,7 @@ ELSEWHERE = {
     "backtrack": "test_trust_region.py",
     "backtrack_tries": "test_trust_region.py",
     "max_skipped": "below",
+    "collectors": "test_collectors.py",
     "threads": "changes speed alone: test_collect.py",
     "workers": "changes speed alone: envs/test_gymnasium.py",
     "step_timeout": "envs/test_gymnasium.py",

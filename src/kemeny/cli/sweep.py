@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from tyro.conf import Positional, arg
 
+from kemeny.cluster import Backend, Place
 from kemeny.errors import UserError
 from kemeny.runs.described import every_setting, words
 
@@ -44,6 +45,8 @@ def sweep(
     out: Path | None = None,
     only: Annotated[tuple[str, ...], arg(metavar="ARM…")] = (),
     jobs: int | None = None,
+    backend: Backend = "local",
+    ray_address: str | None = None,
     array: Annotated[tuple[int, ...] | None, arg(metavar="[I]")] = None,
     list: bool = False,
     count: bool = False,
@@ -63,7 +66,10 @@ def sweep(
         init_from: Runs or checkpoints to begin with; several are swept over.
         out: The directory of the sweep [runs/sweep, or runs/NAME for a file NAME.toml].
         only: Arms or groups of the file that are meant [all].
-        jobs: Runs side by side [one per core that this process may use].
+        jobs: Runs side by side [one per core that this process may use, or per CPU of the Ray cluster].
+        backend: Where the runs are: in processes of this machine, or on the nodes of a Ray cluster.
+        ray_address: Of the cluster: auto for one that runs here, HOST:PORT, or ray://HOST:PORT [that of RAY_ADDRESS, or
+            a new one on this machine].
         array: Train the run with this index alone, counted from 0, in this process. Without a number it is read from
             SLURM_ARRAY_TASK_ID, PBS_ARRAY_INDEX or JOB_COMPLETION_INDEX.
         list: Print the index, state and name of every run, and train none.
@@ -89,13 +95,13 @@ def sweep(
     elif array is not None:
         _train_member(planned, array)
     else:
-        _train(planned, jobs)
+        _train(planned, jobs, Place(backend, ray_address))
 
 
-def _train(planned: "Sweep", jobs: int | None) -> None:
+def _train(planned: "Sweep", jobs: int | None, where: Place) -> None:
     from kemeny.experiments.board import board
 
-    runs = planned.train(jobs, board())
+    runs = planned.train(jobs, board(), where)
     place = planned.directory.path
     print(
         f"Finished: {len(runs)} runs. Look at them with: kemeny compare {place}; kemeny plot {place} -o {place}/curves.png"

@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 
 from kemeny.cli.ending import say_finished
 from kemeny.cli.parsing import call
+from kemeny.cluster import Backend, Place
 from kemeny.runs.presets import Preset, described
 from kemeny.runs.presets import preset as preset_settings
 from kemeny.runs.settings import Settings
@@ -25,6 +26,8 @@ def train(
     preset: Preset = "default",
     init_from: Annotated[Path | None, arg(metavar="DIR")] = None,
     resume_if_exists: bool = False,
+    backend: Backend = "local",
+    ray_address: str | None = None,
 ) -> None:
     """Train a policy and leave a run directory.
 
@@ -39,6 +42,9 @@ def train(
             The environment must have the same spaces and the networks the same sizes; all else may be another.
         resume_if_exists: If --out is there already and is a run of this environment with these settings, go on with
             it; so one command begins a run, resumes it and ends it, as schedulers need it.
+        backend: Where --collectors are: in processes of this machine, or on the nodes of a Ray cluster.
+        ray_address: Of the cluster: auto for one that runs here, HOST:PORT, or ray://HOST:PORT [that of RAY_ADDRESS, or
+            a new one on this machine].
     """
     from kemeny.envs.names import as_environment, read_kwargs
     from kemeny.runs.progress import Terminal
@@ -48,7 +54,9 @@ def train(
     if preset != "default":
         settings = _given(preset_settings(preset))
         print(f"The paper's settings: {described(preset, settings)}")
-    say_finished(start(named, settings, out, [Terminal()], init_from=init_from, resume_if_exists=resume_if_exists))
+    place = Place(backend, ray_address)
+    about = {"init_from": init_from, "resume_if_exists": resume_if_exists, "place": place}
+    say_finished(start(named, settings, out, [Terminal()], **about))
 
 
 def _given(defaults: Settings) -> Settings:
@@ -62,8 +70,10 @@ def _given(defaults: Settings) -> Settings:
         preset: Preset = "default",
         init_from: Path | None = None,
         resume_if_exists: bool = False,
+        backend: Backend = "local",
+        ray_address: str | None = None,
     ) -> Settings:
-        del env, env_kwargs, out, preset, init_from, resume_if_exists
+        del env, env_kwargs, out, preset, init_from, resume_if_exists, backend, ray_address
         return settings
 
     return call(train, "train", sys.argv[2:])

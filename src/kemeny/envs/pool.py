@@ -212,22 +212,21 @@ def make_halves(
     num_envs: int,
     *,
     seed: int,
+    first_env: int = 0,
     costs: Sequence[Cost] = (),
     time_limit: int | None = None,
     simulation: Simulation = DEFAULT_SIMULATION,
 ) -> Iterator[tuple[int, Pool]]:
     """Two pools to be used in turn, one simulating while the actions for the other are computed.
 
-    Yields each with the number of its environment 0 in the run, `first_env`; a single environment is one pool. The
-    workers are divided between the two.
+    Yields each with the number of its environment 0 in the run, which for the first is `first_env`; a single
+    environment is one pool. The workers are divided between the two.
     """
     sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
     share = dataclasses.replace(simulation, workers=-(-simulation.workers // len(sizes)))
-    for first_env, size in zip((0, sizes[0]), sizes, strict=False):
-        pool = make_pool(
-            env, size, seed=seed, first_env=first_env, costs=costs, time_limit=time_limit, simulation=share
-        )
-        yield first_env, pool
+    for first, size in zip((first_env, first_env + sizes[0]), sizes, strict=False):
+        pool = make_pool(env, size, seed=seed, first_env=first, costs=costs, time_limit=time_limit, simulation=share)
+        yield first, pool
 
 
 def inspect(

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -46,8 +46,8 @@ parent = os.getppid()
 from multiprocessing.connection import Connection
 pipe = Connection(int(sys.argv[1]))
 sys.path[:] = pipe.recv()
-from kemeny.envs.workers import serve
-serve(pipe, parent if sys.argv[2] == "True" else None)
+import importlib
+importlib.import_module(sys.argv[3]).serve(pipe, parent if sys.argv[2] == "True" else None)
 """
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
@@ -84,10 +84,10 @@ class WorkerPool:
         blocks = np.array_split(np.arange(num_envs), min(simulation.workers, num_envs))
         self._starts = np.array([block[0] for block in blocks])
         self._block_arguments = cloudpickle.dumps((env, tuple(costs), simulation.restart_faulty))
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         try:
             for number, block in enumerate(blocks):
-                self._workers.append(_Worker(number, [first_env + int(j) for j in block]))
+                self._workers.append(Worker(number, [first_env + int(j) for j in block]))
             for worker in self._workers:
                 worker.send(self._block_arguments)
             answers = [worker.receive()[0] for worker in self._workers]
@@ -95,7 +95,7 @@ class WorkerPool:
             self.close()
             raise
         self.spec, self._observations, self._actions = answers[0]
-        self._parts: list[tuple[_Worker, np.ndarray]] = []
+        self._parts: list[tuple[Worker, np.ndarray]] = []
         self.sent = np.empty(0)
 
     def reset(self, ids: np.ndarray) -> np.ndarray:
@@ -155,12 +155,12 @@ class WorkerPool:
         """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
-    def _divide(self, ids: np.ndarray) -> list[tuple["_Worker", np.ndarray]]:
+    def _divide(self, ids: np.ndarray) -> list[tuple["Worker", np.ndarray]]:
         """The workers that hold these environments, each with its rows of the batch."""
         owner = np.searchsorted(self._starts, ids, side="right") - 1
         return [(self._workers[number], np.flatnonzero(owner == number)) for number in np.unique(owner)]
 
-    def _receive(self, parts: list[tuple["_Worker", np.ndarray]]) -> list[Any]:
+    def _receive(self, parts: list[tuple["Worker", np.ndarray]]) -> list[Any]:
         """The answers of these workers; all are received before the first failure is raised.
 
         With `restart_faulty` a worker that is lost is replaced, and its answer is None.
@@ -189,10 +189,10 @@ class WorkerPool:
             raise failures[0]
         return answers
 
-    def _replace(self, worker: "_Worker") -> None:
+    def _replace(self, worker: "Worker") -> None:
         """Start a new worker in place of one that is lost."""
         worker.wait_or_kill()
-        new = self._workers[worker.number] = _Worker(worker.number, worker.indices)
+        new = self._workers[worker.number] = Worker(worker.number, worker.indices)
         new.send(self._block_arguments)
         new.receive()
 
@@ -201,20 +201,30 @@ class WorkerLost(RunError):
     """A worker died or was stopped."""
 
 
-class _Worker:
-    """The parent's end of one worker process."""
+class Worker:
+    """The parent's end of one worker process, in which the function `serve` of a module answers."""
 
-    def __init__(self, number: int, indices: list[int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        indices: list[int],
+        module: str = __name__,
+        title: str = "Worker",
+        surroundings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`indices` are those of its environments; `surroundings` are its environment variables [those here]."""
         self.number = number
         self.indices = indices
+        self._title = title
         self._pipe, other = multiprocessing.Pipe()
         # Linux takes the end of the thread that starts a worker for the end of the parent; the main thread ends last.
         lasting = threading.current_thread() is threading.main_thread()
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(other.fileno()), str(lasting)],
+                [sys.executable, "-c", PROGRAM, str(other.fileno()), str(lasting), module],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
+                env=surroundings,
             )
         # A pool that is dropped without close() must not leave processes behind.
         self._kill_at_last = weakref.finalize(self, _kill, self.process)
@@ -253,7 +263,8 @@ class _Worker:
 
     def __str__(self) -> str:
         first, last = self.indices[0], self.indices[-1]
-        return f"Worker {self.number} ({f'environment {first}' if first == last else f'environments {first}–{last}'})"
+        indices = f"environment {first}" if first == last else f"environments {first}–{last}"
+        return f"{self._title} {self.number} ({indices})"
 
     def _cause_of_death(self) -> str:
         try:
@@ -276,7 +287,7 @@ def serve(pipe: Connection, parent: int | None) -> None:
     `parent` is the process with which it dies, even if it hangs.
     """
     if parent is not None:
-        _die_with(parent)
+        die_with(parent)
     indices = pipe.recv()
     block: Block | None = None
     try:
@@ -304,7 +315,7 @@ def serve(pipe: Connection, parent: int | None) -> None:
             block.close()
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the system kill this process when its parent dies; only Linux can."""
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError, OSError):

@@ -82,11 +82,16 @@ class Perceptron:
         return sum(name.startswith("policy/network/weights/") for name in arrays)
 
 
-ACTIVATIONS: dict[str, Callable[[np.ndarray], object]] = {
-    "tanh": lambda x: np.tanh(x, out=x),
-    "relu": lambda x: np.maximum(x, 0, out=x),
-}
-"""In place."""
+def _tanh(x: np.ndarray) -> None:
+    np.tanh(x, out=x)
+
+
+def _relu(x: np.ndarray) -> None:
+    np.maximum(x, 0, out=x)
+
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], None]] = {"tanh": _tanh, "relu": _relu}
+"""In place; functions with names, for policies are sent to other processes."""
 NETWORKS = {"perceptron": Perceptron}
 """By the kind that a checkpoint records."""
 

@@ -1,25 +1,28 @@
 """Experience by step count: policy × environments → Rollout, never waiting for an episode's end.
 
-The environments are split into two shards used in turn: while one is simulated, the actions of the other are
-computed. Every number is a function of the seed, whatever the thread timing: the noise of a batch comes from a
-generator seeded by (seed, iteration, shard), so there is no random state to carry along.
+The environments of a run are with one collector, in the run's own process, or divided among several, in processes of
+their own (`elsewhere.py`). Steps are taken in `part.py`. What they cost, and what is kept of them to go on from, is
+decided here, for all alike.
 """
 
 from collections import deque
 from collections.abc import Mapping
-from typing import cast
+from typing import Any
 
 import numpy as np
 
-from kemeny.envs.faults import LARGEST, TRIES, Faults, usable
+from kemeny.cluster import HERE, Place
+from kemeny.envs.faults import LARGEST, TRIES, usable
 from kemeny.envs.names import EnvLike, as_environment
-from kemeny.envs.pool import DEFAULT_SIMULATION, Stateful, inspect, make_halves
+from kemeny.envs.pool import DEFAULT_SIMULATION
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy
+from kemeny.experience.elsewhere import CollectorLost, Elsewhere, Employer, Given, employer
 from kemeny.experience.ends import charge, find_goals
+from kemeny.experience.part import STATE, Part, Share, Taken, allocate, columns, in_order, shares
 from kemeny.experience.settings import RESET_COST, Task
-from kemeny.experience.shard import LATEST_STARTS, Shard, Starts
+from kemeny.experience.shard import Shard, Starts
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.learner import State
 from kemeny.observers import NOBODY, Observer
@@ -27,15 +30,12 @@ from kemeny.rollout import Rollout
 from kemeny.spaces import ArraySpec
 from kemeny.spec import Spec, check_arrays
 
-F32 = np.float32
-STATE = "state"
-"""Begins the names of a pool's own arrays in a snapshot; the pool's number follows."""
-NOISE_STREAM = 1
-"""Keeps exploration noise apart from other uses of a run's seed."""
+MOST_LOSSES = 5
+"""How often one collector may be lost in one batch: then it is not its machine that fails."""
 
 
 class Collector:
-    """All the environments of a run, in this process and its workers: a `Source`."""
+    """All the environments of a run: a `Source`."""
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class Collector:
         seed: int,
         costs: tuple = (),
         simulation: Simulation = DEFAULT_SIMULATION,
+        collectors: int = 1,
+        place: Place = HERE,
         observer: Observer = NOBODY,
         snapshot: Mapping[str, np.ndarray] | None = None,
         inexact: bool = False,
@@ -59,42 +61,71 @@ class Collector:
         self.observer, self.task, self.goal_seen = observer, task, False
         self.steps = 0
         """Steps of each environment so far."""
-        self._history: deque[np.ndarray] = deque()
-        """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
-        longest = inspect(env, simulation=simulation).time_limit if task.episodic else task.cut
-        phases = _phases(num_envs, batch_length, longest)
-        self.shards: list[Shard] = []
-        for first_env, pool in make_halves(env, num_envs, seed=seed, costs=costs, simulation=simulation):
-            phase = phases[first_env : first_env + pool.num_envs]
-            faults = Faults(pool, simulation.restart_faulty, first_env)
-            if not self.shards:
-                self.spec: Spec = pool.spec
-                self.starts = Starts(pool.spec.observation)
-            self.shards.append(Shard(pool, task, longest, phase, faults, self.starts, len(costs), observer))
-        self._replayed = all(shard.pool.comeback == "replay" for shard in self.shards)
-        self._rollouts = (self.allocate(), self.allocate())
-        if snapshot is None:
-            for shard in self.shards:
-                shard.restart(shard.everyone)
+        run = {"env": env, "task": task, "batch_length": batch_length, "seed": seed, "costs": costs}
+        self.shares = shares(collectors, num_envs, simulation, **run)
+        sizes = [size for share in self.shares for size in share.shard_sizes]
+        self._ends = np.cumsum(sizes)
+        """Of each shard the environment after its last."""
+        self._falls = np.zeros(len(sizes), np.int64)
+        hires = employer(collectors, place, observer.say)
+        self.crew = Alone(self.shares[0], observer) if hires is None else Crew(self.shares, hires, observer)
+        try:
+            self.spec, self.comeback = self.crew.make()
+            self.starts = Starts(self.spec.observation)
+            self._history = History(self.spec, num_envs, self.comeback == "replay")
+            self._rollouts = (self.allocate(), self.allocate())
+            self._begin(env) if snapshot is None else self._go_on(snapshot, inexact)
+        except BaseException:
+            self.crew.close()
+            raise
+
+    def _begin(self, env: EnvLike) -> None:
+        for rows in in_order(self.crew.begin()):
+            self.starts.add(rows)
+        self.starts.fill()
+        if self.comeback == "never":
+            self.observer.say(
+                f"{as_environment(env).name} is a vector environment without get_state() and set_state(): if this "
+                "run is stopped, it can go on only from start states (--inexact)."
+            )
+
+    def _go_on(self, snapshot: Mapping[str, np.ndarray], inexact: bool) -> None:
+        """Bring the new environments to where `snapshot` was taken, and check that they got there."""
+        self._check_snapshot(snapshot)
+        self.steps = int(snapshot["steps"])
+        self._falls[:] = snapshot["falls"]
+        self._history = History(self.spec, self.num_envs, self.comeback == "replay", snapshot["actions"])
+        answers = self.crew.come_back(snapshot, self._history, inexact)
+        astray = [number for lost, _ in answers for number in lost]
+        if astray and not inexact:
+            raise RunError(
+                f"Environment {astray[0]} did not come back to the state it was in: it has randomness "
+                "of its own, or its version or machine changed. The run cannot be resumed exactly; with --inexact "
+                "it goes on from a start state."
+            )
+        for rows in in_order([starts for _, starts in answers]):
+            self.starts.add(rows)
+        if "starts" in snapshot:
+            self.starts.add(snapshot["starts"])
+        else:  # of an older Kemeny
             self.starts.fill()
-            if self.shards[0].pool.comeback == "never":
-                self.observer.say(
-                    f"{as_environment(env).name} is a vector environment without get_state() and set_state(): if this "
-                    "run is stopped, it can go on only from start states (--inexact)."
-                )
-        else:
-            self._check_snapshot(snapshot)
-            self._restore(snapshot, inexact)
+        if astray:
+            self.observer.say(f"{len(astray)} environments did not come back to where they were and begin anew.")
+
+    @property
+    def shards(self) -> list[Shard]:
+        """Those in this process."""
+        return self.crew.shards
 
     @property
     def falls(self) -> int:
         """Falls since the run began."""
-        return sum(shard.falls for shard in self.shards)
+        return int(self._falls.sum())
 
     @property
     def faults(self) -> int:
         """Restarts after a fault since the run began."""
-        return sum(shard.faults.count for shard in self.shards)
+        return int(self.crew.faults.sum())
 
     def collect(self, state: State, iteration: int) -> Batch:
         """The batch of an iteration, by this state's policy, in arrays that are used again two iterations later.
@@ -104,75 +135,42 @@ class Collector:
         self.observer.begin("policy")
         policy = numpy_policy(state, self.spec)
         self.observer.end("policy")
-        falls, faults = self.falls, [shard.faults.count for shard in self.shards]
-        rollout = self.roll_out(policy, iteration, self._rollouts[iteration % 2])
-        failed = [
-            shard.faults for shard, before in zip(self.shards, faults, strict=True) if shard.faults.count > before
-        ]
-        fault = failed[0].last if failed else ""
-        return Batch(rollout, self.falls - falls, self.faults - sum(faults), fault)
+        falls, faults = self.falls, self.faults
+        rollout, fault = self._roll_out(policy, iteration, self._rollouts[iteration % 2])
+        return Batch(rollout, self.falls - falls, self.faults - faults, fault)
 
     def roll_out(self, policy: Policy, iteration: int, into: Rollout | None = None) -> Rollout:
         """The steps of an iteration by a policy in NumPy, in new arrays or in those of a batch that nobody reads."""
-        batch = self.allocate() if into is None else into
-        views = []
-        begin = 0
-        for number, shard in enumerate(self.shards):
-            rng = np.random.default_rng([NOISE_STREAM, self.seed, iteration, number])
-            self.observer.begin("act")
-            shard.noise = policy.noise(rng, self.batch_length, shard.pool.num_envs)
-            shard.fell = np.zeros((self.batch_length, shard.pool.num_envs), bool)
-            self.observer.end("act")
-            end = begin + shard.pool.num_envs
-            views.append(_columns(batch, begin, end))
-            begin = end
-        for shard in self.shards:
-            shard.begin(policy, 0)
-        for t in range(self.batch_length):
-            for shard, view in zip(self.shards, views, strict=True):
-                shard.finish(policy, view, t)
-                if t + 1 < self.batch_length:
-                    shard.begin(policy, t + 1)
+        return self._roll_out(policy, iteration, self.allocate() if into is None else into)[0]
+
+    def _roll_out(self, policy: Policy, iteration: int, batch: Rollout) -> tuple[Rollout, str]:
+        """The batch, and what the latest failure was."""
+        taken = self.crew.roll_out(policy, iteration, batch, self._history)
+        for rows in in_order([part.starts for part in taken]):
+            self.starts.add(rows)
         batch.start_observation[:] = self.starts.latest()
         self.steps += self.batch_length
         self._check(batch)
-        self._charge_ends(batch)
-        self._remember(batch.action)
-        return batch
+        self._charge_ends(batch, np.concatenate([part.fell for part in taken], 1))
+        self._history.remember(batch.action, self.crew.since_restart)
+        return batch, next((part.fault for part in taken if part.fault), "")
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Where every environment stands, as what it takes to get there again: EnvPool cannot save its state.
 
         Pools that can save theirs do.
         """
-        longest = int(self._since_restart().max()) if self._replayed else 0
-        history = np.concatenate([*self._history, np.empty_like(self._history[0][:0])])
         return {
             "steps": np.array(self.steps),
-            "falls": np.array([shard.falls for shard in self.shards]),
-            "faults": np.array([shard.faults.count for shard in self.shards]),
-            "clock": np.concatenate([shard.clock for shard in self.shards]),
-            "restarts": np.concatenate([shard.restarts for shard in self.shards]),
-            "since_restart": self._since_restart(),
-            "actions": history[len(history) - longest :],
-            "observation": np.concatenate([shard.observation for shard in self.shards]),
+            "falls": self._falls.copy(),
+            **_joined(self.crew.standing()),
+            "actions": self._history.since(self.crew.since_restart),
             "starts": self.starts.latest(),
-            "paid": np.concatenate([shard.paid for shard in self.shards]),
-            **self._states(),
-        }
-
-    def _states(self) -> dict[str, np.ndarray]:
-        """The saved states of the pools that have one."""
-        return {
-            f"{STATE}{number}/{name}": array
-            for number, shard in enumerate(self.shards)
-            if shard.pool.comeback == "state"
-            for name, array in cast(Stateful, shard.pool).get_state().items()
         }
 
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Refuse what no run can have written, before anything is replayed as often as it says."""
-        envs, shards, whole = (self.num_envs,), (len(self.shards),), np.dtype(np.int64)
+        envs, shards, whole = (self.num_envs,), self._ends.shape, np.dtype(np.int64)
         shapes = {
             "steps": (),
             "falls": shards,
@@ -181,7 +179,7 @@ class Collector:
             "restarts": envs,
             "since_restart": envs,
         }
-        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot and self._replayed else 0
+        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot and self._history.kept else 0
         observation, action = self.spec.observation, self.spec.action.array
         paid = ArraySpec((*envs, 1 + self.costs), np.dtype(np.float64))
         later = {"starts": self.starts.spec, "paid": paid}  # an older Kemeny did not store these
@@ -201,80 +199,20 @@ class Collector:
         if not ((since >= 0) & (since <= steps) & (restarts >= 1) & (restarts <= 1 + (1 + TRIES) * steps)).all():
             raise Damaged("The checkpoint does not fit its run: collector/restarts is more than its steps allow.")
 
-    def _restore(self, snapshot: Mapping[str, np.ndarray], inexact: bool) -> None:
-        """Bring the new environments to where `snapshot` was taken, and check that they got there."""
-        self.steps = int(snapshot["steps"])
-        actions = snapshot["actions"]
-        self._history = deque([actions])
-        end = lost = 0
-        per_env = ("restarts", "since_restart", "observation", "clock", "paid")
-        for number, (shard, falls, faults) in enumerate(
-            zip(self.shards, snapshot["falls"], snapshot["faults"], strict=True)
-        ):
-            mine = slice(end, end + shard.pool.num_envs)
-            end = mine.stop
-            part = {name: snapshot[name][mine] for name in per_env if name in snapshot}
-            prefix = f"{STATE}{number}/"
-            state = {name.removeprefix(prefix): array for name, array in snapshot.items() if name.startswith(prefix)}
-            astray = np.flatnonzero(~shard.come_back(part, actions[:, mine], state))
-            if astray.size and not inexact:
-                raise RunError(
-                    f"Environment {mine.start + astray[0]} did not come back to the state it was in: it has randomness "
-                    "of its own, or its version or machine changed. The run cannot be resumed exactly; with --inexact "
-                    "it goes on from a start state."
-                )
-            if astray.size:
-                lost += len(astray)
-                shard.clock[astray] = 0
-                shard.restart(astray)
-            shard.falls, shard.faults.count = int(falls), int(faults)
-        if "starts" in snapshot:
-            self.starts.add(snapshot["starts"])
-        else:  # of an older Kemeny
-            self.starts.fill()
-        if lost:
-            self.observer.say(f"{lost} environments did not come back to where they were and begin anew.")
-
-    def _since_restart(self) -> np.ndarray:
-        return np.concatenate([shard.since_restart for shard in self.shards])
-
-    def _remember(self, actions: np.ndarray) -> None:
-        if not self._replayed:
-            self._history = deque([actions[:0].copy()])
-            return
-        self._history.append(actions.copy())
-        longest = int(self._since_restart().max())
-        while sum(map(len, self._history)) - len(self._history[0]) >= longest:
-            self._history.popleft()
-            if not self._history:
-                self._history.append(actions[:0].copy())
-                break
-
     def allocate(self) -> Rollout:
         """Room for a batch."""
-        rows, observation, action = (self.batch_length, self.num_envs), self.spec.observation, self.spec.action.array
-        return Rollout(
-            observation=np.empty((*rows, *observation.shape), observation.dtype),
-            action=np.empty((*rows, *action.shape), action.dtype),
-            signals=tuple(np.empty(rows, F32) for _ in range(1 + self.costs)),
-            next_observation=np.empty((*rows, *observation.shape), observation.dtype),
-            terminal=np.zeros(rows, bool),
-            cut=np.zeros(rows, bool),
-            start_observation=np.empty((LATEST_STARTS, *observation.shape), observation.dtype),
-        )
+        return allocate(self.spec, self.batch_length, self.num_envs, self.costs)
 
     def close(self) -> None:
         """Give back the simulators' threads and processes."""
-        for shard in self.shards:
-            shard.pool.close()
+        self.crew.close()
 
-    def _charge_ends(self, batch: Rollout) -> None:
-        """Falls cost, goals do not; the first goal is said."""
-        ended = np.concatenate([shard.fell for shard in self.shards], 1)
+    def _charge_ends(self, batch: Rollout, ended: np.ndarray) -> None:
+        """Falls cost, goals do not; the first goal is said. `ended` is empty of ends on an episodic task."""
         self._tell_of_charged_goals(batch.signals[0], ended)
         goals = charge(batch.signals[0], ended, self.task.reset_cost)
-        for shard, mine in zip(self.shards, np.split(ended & ~goals, [self.shards[0].pool.num_envs], 1), strict=False):
-            shard.falls += int(mine.sum())
+        falls = batch.terminal if self.task.episodic else ended & ~goals
+        self._falls += [part.sum() for part in np.split(falls, self._ends[:-1], 1)]
         if goals.any() and not self.goal_seen:
             self.goal_seen = True
             self.observer.say(
@@ -310,21 +248,213 @@ class Collector:
                 )
 
 
-def _phases(num_envs: int, batch_length: int, longest: int | None) -> np.ndarray:
-    """Where in its first trajectory each environment begins, so that a batch holds all phases alike.
+class History:
+    """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
 
-    The first trajectories are shorter for it.
+    def __init__(self, spec: Spec, num_envs: int, kept: bool, actions: np.ndarray | None = None) -> None:
+        """If they need not be `kept`, there are none."""
+        action = spec.action.array
+        self._none = np.empty((0, num_envs, *action.shape), action.dtype)
+        self._batches = deque([self._none if actions is None else actions])
+        self.kept = kept
+
+    def remember(self, actions: np.ndarray, since_restart: np.ndarray) -> None:
+        """Add those of a batch, after which each environment has taken so many steps since its restart."""
+        if not self.kept:
+            return
+        self._batches.append(actions.copy())
+        longest = int(since_restart.max())
+        while self._batches and sum(map(len, self._batches)) - len(self._batches[0]) >= longest:
+            self._batches.popleft()
+
+    def since(self, since_restart: np.ndarray) -> np.ndarray:
+        """The latest, as many as the environment has taken that was restarted first."""
+        longest = int(since_restart.max()) if self.kept else 0
+        every = np.concatenate([self._none, *self._batches])
+        return every[len(every) - longest :]
+
+
+class Alone:
+    """One collector, in the run's own process."""
+
+    def __init__(self, share: Share, observer: Observer) -> None:
+        self._share, self._observer = share, observer
+        self._part: Part | None = None
+
+    @property
+    def part(self) -> Part:
+        """The environments, once they are made."""
+        assert self._part is not None
+        return self._part
+
+    @property
+    def shards(self) -> list[Shard]:
+        """All."""
+        return self.part.shards
+
+    @property
+    def faults(self) -> np.ndarray:
+        """Of each shard."""
+        return np.array(self.part.faults)
+
+    @property
+    def since_restart(self) -> np.ndarray:
+        """Steps of each environment."""
+        return self.part.since_restart
+
+    def make(self) -> tuple[Spec, str]:
+        """Make the environments: what they are, and how they come back."""
+        self._part = Part(self._share, self._observer)
+        return self._part.spec, self._part.comeback
+
+    def begin(self) -> list[list[tuple[int, np.ndarray]]]:
+        """Begin in start states."""
+        return [self.part.begin()]
+
+    def come_back(
+        self, snapshot: Mapping[str, np.ndarray], history: History, inexact: bool
+    ) -> list[tuple[list[int], list[tuple[int, np.ndarray]]]]:
+        """Go on from a snapshot."""
+        return [self.part.come_back(snapshot, history.since(snapshot["since_restart"]), inexact)]
+
+    def roll_out(self, policy: Policy, iteration: int, into: Rollout, history: History) -> list[Taken]:
+        """The steps of an iteration."""
+        return [self.part.roll_out(policy, iteration, into)]
+
+    def standing(self) -> list[dict[str, np.ndarray]]:
+        """Where the environments are."""
+        return [self.part.standing()]
+
+    def close(self) -> None:
+        """Give back the simulators' threads and processes."""
+        if self._part is not None:
+            self._part.close()
+
+
+class Crew:
+    """Several collectors in processes of their own. One that is lost is replaced, and its part of the batch repeated.
+
+    After each batch they say where their environments are. So a new collector can be brought to where the lost one was
+    when the batch began, and takes the same steps, bit for bit.
     """
-    numbers = np.arange(num_envs)
-    if longest is None:
-        return np.zeros_like(numbers)
-    if longest > num_envs * batch_length:
-        return numbers * longest // num_envs
-    return numbers * batch_length % longest
+
+    shards: list[Shard] = []  # noqa: RUF012 (none of them is in this process)
+
+    def __init__(self, shares: list[Share], employer: Employer, observer: Observer) -> None:
+        self._shares, self._employer, self._observer = shares, employer, observer
+        self.members: list[Elsewhere] = []
+        self._standing: list[dict[str, np.ndarray]] = []
+
+    @property
+    def faults(self) -> np.ndarray:
+        """Of each shard."""
+        return np.concatenate([standing["faults"] for standing in self._standing])
+
+    @property
+    def since_restart(self) -> np.ndarray:
+        """Steps of each environment."""
+        return np.concatenate([standing["since_restart"] for standing in self._standing])
+
+    def make(self) -> tuple[Spec, str]:
+        """Hire all, and have them make their environments: what they are, and how they come back."""
+        for number, share in enumerate(self._shares):
+            self.members.append(self._employer.hire(number, share))
+        about = [member.receive() for member in self.members]
+        self._comeback = about[0][1]
+        return about[0]
+
+    def begin(self) -> list[list[tuple[int, np.ndarray]]]:
+        """Begin in start states."""
+        answers = self._everyone("begin")
+        self._standing = [standing for _, standing in answers]
+        return [starts for starts, _ in answers]
+
+    def come_back(
+        self, snapshot: Mapping[str, np.ndarray], history: History, inexact: bool
+    ) -> list[tuple[list[int], list[tuple[int, np.ndarray]]]]:
+        """Go on from a snapshot."""
+        actions = history.since(snapshot["since_restart"])
+        for member, share in zip(self.members, self._shares, strict=True):
+            member.send("come_back", _part_of(snapshot, share), actions[:, share.columns], inexact)
+        answers = [member.receive() for member in self.members]
+        self._standing = [standing for _, _, standing in answers]
+        return [(astray, starts) for astray, starts, _ in answers]
+
+    def roll_out(self, policy: Policy, iteration: int, into: Rollout, history: History) -> list[Taken]:
+        """The steps of an iteration, by all at the same time."""
+        for member in self.members:
+            member.send("roll_out", policy, iteration)
+        taken = []
+        for number, share in enumerate(self._shares):
+            given = self._given(number, policy, iteration, history)
+            self._standing[number] = given.standing
+            mine = columns(into, share.columns)
+            for name in ("observation", "action", "next_observation", "terminal", "cut"):
+                getattr(mine, name)[:] = getattr(given.rollout, name)
+            for signal, values in zip(mine.signals, given.rollout.signals, strict=True):
+                signal[:] = values
+            taken.append(given.taken)
+        return taken
+
+    def standing(self) -> list[dict[str, np.ndarray]]:
+        """Where the environments are."""
+        return self._standing
+
+    def close(self) -> None:
+        """Let all go."""
+        for member in self.members:
+            member.close()
+        self.members = []
+        self._employer.close()
+
+    def _everyone(self, method: str, *arguments: Any) -> list[Any]:
+        for member in self.members:
+            member.send(method, *arguments)
+        return [member.receive() for member in self.members]
+
+    def _given(self, number: int, policy: Policy, iteration: int, history: History) -> Given:
+        """What a collector gives, or the one that takes its place."""
+        for losses in range(MOST_LOSSES + 1):
+            try:
+                if losses:
+                    self._replace(number, history)
+                    self.members[number].send("roll_out", policy, iteration)
+                return self.members[number].receive()
+            except CollectorLost as lost:
+                if self._comeback == "never":
+                    raise RunError(f"{lost} Its environments cannot be brought back to where they were.") from lost
+                self._observer.say(f"{lost} Another takes its place, and repeats its part of the batch.")
+        raise RunError(f"Collector {number} was lost {MOST_LOSSES + 1} times in one batch.")
+
+    def _replace(self, number: int, history: History) -> None:
+        """A new collector, brought to where the lost one was when the batch began."""
+        share, standing = self._shares[number], self._standing[number]
+        self.members[number].close()
+        member = self.members[number] = self._employer.hire(number, share)
+        member.receive()  # its environments are made
+        actions = history.since(self.since_restart)
+        member.send("come_back", standing, actions[:, share.columns], False)
+        if astray := member.receive()[0]:
+            raise RunError(
+                f"Collector {number} was lost, and environment {astray[0]} did not come back to the state it was in: "
+                "it has randomness of its own. Resume the run with --inexact."
+            )
 
 
-def _columns(batch: Rollout, begin: int, end: int) -> Rollout:
-    """A view of some environments' part of a batch."""
-    views = {name: array[:, begin:end] for name, array in batch._asdict().items() if isinstance(array, np.ndarray)}
-    views["start_observation"] = batch.start_observation
-    return Rollout(**views, signals=tuple(signal[:, begin:end] for signal in batch.signals))
+def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Where all environments stand, from where those of each collector do."""
+    states = {name: array for part in parts for name, array in part.items() if name.startswith(STATE)}
+    rows = [name for name in parts[0] if not name.startswith(STATE)]
+    return {**{name: np.concatenate([part[name] for part in parts]) for name in rows}, **states}
+
+
+def _part_of(snapshot: Mapping[str, np.ndarray], share: Share) -> dict[str, np.ndarray]:
+    """Where the environments of one collector stand, from a snapshot of all."""
+    rows = ("clock", "restarts", "since_restart", "observation", "paid")
+    shards = range(share.first_shard, share.first_shard + len(share.shard_sizes))
+    mine = tuple(f"{STATE}{number}/" for number in shards)
+    return {
+        "faults": snapshot["faults"][shards.start : shards.stop],
+        **{name: snapshot[name][share.columns] for name in rows if name in snapshot},
+        **{name: array for name, array in snapshot.items() if name.startswith(mine)},
+    }

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Shard:
         longest: int | None,
         phase: np.ndarray,
         faults: Faults,
-        starts: "Starts",
+        starts: "Sink",
         num_costs: int,
         observer: Observer,
     ) -> None:
@@ -43,7 +43,6 @@ class Shard:
         """Steps of each trajectory so far; staggered at first, so that a batch holds every phase."""
         self.restarts = np.zeros(pool.num_envs, np.int64)
         self.since_restart = np.zeros(pool.num_envs, np.int64)
-        self.falls = 0
         self.observation = np.empty((pool.num_envs, *pool.spec.observation.shape), pool.spec.observation.dtype)
         self.fell = np.empty((0, pool.num_envs), bool)
         """Which steps of the batch ended in a fall or a goal, on a continuing task."""
@@ -180,9 +179,16 @@ class Shard:
         into.cut[t] = truncated & ~ended
         over = ended | truncated
         if np.count_nonzero(over):
-            self.falls += int(ended.sum())
             self.clock[over] = 0
             self.restart(self.everyone[over])
+
+
+class Sink(Protocol):
+    """Gets the start states of restarts."""
+
+    def add(self, rows: np.ndarray) -> None:
+        """Of some more restarts."""
+        ...
 
 
 class Starts:

@@ -70,15 +70,24 @@ class LocalProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Its exit code, as soon as it has ended."""
+        return self._process.wait()
+
     def last_words(self) -> str:
-        """The last line of the log that says something."""
-        try:
-            with open(self._log, "rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LINE))
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        """The last line of its log."""
+        return last_line(self._log)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 @contextlib.contextmanager

@@ -1,16 +1,19 @@
 """Many runs by one command or call: a grid of settings and seeds, side by side, or one by one as a job array."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kemeny import cluster
 from kemeny.envs.pool import inspect
 from kemeny.errors import UserError
 from kemeny.experiments.board import Board, board
 from kemeny.experiments.grid import ENV, INIT_FROM, KWARGS, PRESET, SEEDS, Grid, Planned, alternatives
 from kemeny.experiments.grid_file import read_grid
 from kemeny.experiments.local import LocalProcesses, usable_cores
+from kemeny.experiments.on_ray import RayActors
 from kemeny.experiments.side_by_side import train_all
 from kemeny.experiments.sweep_directory import SweepDirectory
 from kemeny.observers import Observer
@@ -56,17 +59,29 @@ class Sweep:
         """How far each run is."""
         return [(run, glance(self.directory.run(run))) for run in self.runs]
 
-    def train(self, jobs: int | None = None, show: Board | None = None) -> list[Run]:
-        """Bring all runs to their end, side by side on this machine, `jobs` at a time [one per core]."""
+    def train(
+        self,
+        jobs: int | None = None,
+        show: Board | None = None,
+        where: cluster.Place = cluster.HERE,
+    ) -> list[Run]:
+        """Bring all runs to their end, side by side, `jobs` at a time [one per core of this machine, or of Ray's]."""
         if jobs is not None and jobs < 1:
             raise UserError(f"--jobs is {jobs}; it must be at least 1.")
+        where.check()
         show = board(False) if show is None else show
         _refuse_misfits([run for run, seen in self.look() if seen.state != State.FINISHED])
-        self.directory.make()
-        with self.directory.alone():
+        with contextlib.ExitStack() as stack:
+            ray = stack.enter_context(cluster.connected(where.address)) if where.backend == "ray" else None
+            self.directory.make()
+            stack.enter_context(self.directory.alone())
             runs = self._chosen(self.directory.plan(self._every))
-            slots = min(jobs or len(usable_cores()), len(runs))
-            train_all(runs, self.directory, LocalProcesses(self.directory, slots), show)
+            if ray is None:
+                place = LocalProcesses(self.directory, min(jobs or len(usable_cores()), len(runs)))
+            else:
+                place = RayActors(ray, self.directory, len(runs), jobs)
+                stack.enter_context(place.shared_storage())
+            train_all(runs, self.directory, place, show)
         return [Run(self.directory.run(run)) for run in runs]
 
     def train_member(self, index: int, observers: Sequence[Observer] = ()) -> Run:
@@ -102,6 +117,8 @@ def sweep(
     init_from: Any = None,
     only: Sequence[str] = (),
     jobs: int | None = None,
+    backend: cluster.Backend = "local",
+    ray_address: str | None = None,
     array: int | None = None,
     progress: bool | None = None,
     **settings: Any,
@@ -118,6 +135,9 @@ def sweep(
     again resumes what stopped, runs what is missing, and leaves alone what is finished. A run that fails is reported by
     a `kemeny.RunError` when all others are done.
 
+    With the backend "ray" the runs are on the nodes of a Ray cluster (docs/ray.md): that which this process is
+    connected to, that at `ray_address`, that of the variable RAY_ADDRESS, or a new one on this machine.
+
     `array` trains the run with that index alone, in this process. `only` names arms or groups of a file.
     """
     given = {name: alternatives(name, value) for name, value in settings.items()}
@@ -128,7 +148,7 @@ def sweep(
         from kemeny.runs.progress import shown
 
         return [planned.train_member(array, shown(progress))]
-    return planned.train(jobs, board(progress))
+    return planned.train(jobs, board(progress), cluster.Place(backend, ray_address))
 
 
 def array_index(given: int | None, surroundings: Mapping[str, str] = os.environ) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from kemeny.cluster import HERE, Place
 from kemeny.envs.names import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
@@ -47,9 +48,14 @@ def make_learner(settings: Settings) -> Learner:
 
 
 def make_source(
-    env: EnvLike, settings: Settings, observer: Observer, snapshot: Mapping[str, np.ndarray] | None, inexact: bool
+    env: EnvLike,
+    settings: Settings,
+    observer: Observer,
+    snapshot: Mapping[str, np.ndarray] | None,
+    inexact: bool,
+    place: Place = HERE,
 ) -> Source:
-    """Where the experience of a run comes from; `snapshot` is where to go on."""
+    """Where the experience of a run comes from; `snapshot` is where to go on, and `place` where collectors are."""
     return Collector(
         env,
         settings.task,
@@ -58,6 +64,8 @@ def make_source(
         seed=settings.seed,
         costs=settings.cost,
         simulation=settings.simulation,
+        collectors=settings.collectors,
+        place=place,
         observer=observer,
         snapshot=snapshot,
         inexact=inexact,

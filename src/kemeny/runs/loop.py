@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from kemeny.cluster import HERE, Place
 from kemeny.envs.names import Environment
 from kemeny.errors import Damaged, RunError
 from kemeny.experience.acting import Policy, check_fits
@@ -46,6 +47,7 @@ def go(
     observers: Sequence[Observer],
     callback: Callback | None,
     inexact: bool = False,
+    place: Place = HERE,
 ) -> Run:
     """Train from the beginning, or from a checkpoint, to the end; the run is locked."""
     if saved is not None:
@@ -56,7 +58,7 @@ def go(
         everyone = list(observers)
         if callback is not None:
             everyone.append(CallbackObserver(callback, stop))
-        loop = _Loop(run, env, settings, saved, everyone, stop, inexact, stack)
+        loop = _Loop(run, env, settings, saved, everyone, stop, inexact, place, stack)
         signals.enter_context(stop)
         if saved is None and run.config.get("init_from") is not None:
             loop.evaluate()  # which is where its curve begins, and perhaps its best policy
@@ -93,6 +95,7 @@ class _Loop:
         observers: Sequence[Observer],
         stop: Stop,
         inexact: bool,
+        place: Place,
         stack: contextlib.ExitStack,
     ) -> None:
         self.run, self.env, self.settings, self.stop = run, env, settings, stop
@@ -102,7 +105,7 @@ class _Loop:
         limits = LimitsOutOfReach(settings, past if settings.limit else [], everyone.say)
         self.observer = Observers([*observers, limits] if settings.limit else observers)
         snapshot = None if saved is None else saved.under("collector")
-        self.source = make_source(env, settings, self.observer, snapshot, inexact)
+        self.source = make_source(env, settings, self.observer, snapshot, inexact, place)
         stack.callback(self.source.close)
         self.state = init(self.learner, self.source.spec, jax.random.key(settings.seed))
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}

@@ -48,6 +48,8 @@ class Settings:
     """Everything random follows from it: the same seed gives the same run."""
     num_envs: Annotated[int, AtLeast(1), AtMost(2**16)] = 20
     """Environments stepped together; must divide the batch size."""
+    collectors: Annotated[int, AtLeast(1), AtMost(2**12)] = 1
+    """Processes among which the environments are divided, each with a policy of its own to act by (1: this process)."""
     batch_size: Annotated[int, AtLeast(2), AtMost(2**24)] = 5_000
     """Interactions between two updates."""
     gae_lambda: Annotated[float, Between(0, 1)] = 0.8
@@ -145,6 +147,10 @@ class Settings:
         hidden = self.networks.hidden
         if sum(a * b for a, b in itertools.pairwise((1, *hidden))) > MOST_WEIGHTS:
             raise UserError(f"--hidden is {hidden}; it must have at most {MOST_WEIGHTS:,} weights in all.")
+        if self.collectors > self.num_envs:
+            raise UserError(
+                f"--collectors is {self.collectors}; it must be at most the number of environments, {self.num_envs}."
+            )
         if self.batch_size % self.num_envs:
             near = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
             near = sorted(near, key=lambda n: abs(n - self.num_envs))[:2]

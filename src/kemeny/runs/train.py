@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kemeny.cluster import HERE, Backend, Place
 from kemeny.envs.names import Environment, EnvLike, as_environment
 from kemeny.envs.pool import inspect, why_not_envpool
 from kemeny.envs.trust import remember
@@ -35,6 +36,8 @@ def train(
     preset: Preset = "default",
     init_from: str | Path | None = None,
     resume_if_exists: bool = False,
+    backend: Backend = "local",
+    ray_address: str | None = None,
     progress: bool | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
@@ -56,6 +59,9 @@ def train(
     With `resume_if_exists`, a run that is in `out` already is gone on with, if it has this environment and these
     settings, and one that is finished is returned as it is: the same call begins a run, resumes it and ends it.
 
+    `backend` says where collectors are, if the setting `collectors` is above 1: in processes of this machine, or on the
+    nodes of a Ray cluster (docs/ray.md), which is that of `kemeny.sweep`. No number depends on it.
+
     `progress` shows a bar, and at the end whether each limit was kept; in a notebook it is on unless it is False.
 
     `callback(record)` is called with each line of metrics.jsonl and of evaluations.jsonl as a dictionary, whose `log`
@@ -66,7 +72,8 @@ def train(
     showing = shown(progress)
     chosen = from_flat(settings, preset_settings(preset))
     named = as_environment(env, env_kwargs)
-    run = start(named, chosen, out, [*showing, *observers], callback, init_from, resume_if_exists)
+    place = Place(backend, ray_address)
+    run = start(named, chosen, out, [*showing, *observers], callback, init_from, resume_if_exists, place)
     _say_limits(run, showing)
     return run
 
@@ -82,19 +89,21 @@ def start(
     callback: Callback | None = None,
     init_from: str | Path | None = None,
     resume_if_exists: bool = False,
+    place: Place = HERE,
 ) -> Run:
     """`train`, with settings already made."""
     make_learner(settings)
+    place.check()
     env = as_environment(env)
     out = Path(out) if out is not None else Path("runs") / f"{env.short_name}-{settings.algorithm}-seed{settings.seed}"
     try:
-        return _begin(env, settings, out, observers, callback, init_from)
+        return _begin(env, settings, out, observers, callback, init_from, place)
     except Exists:
         if not resume_if_exists:
             raise
     run = Run(out)
     refuse_another(run, decided(env.name, env.kwargs, settings, init_from))
-    return _resume(run, env, None, settings.cost, False, callback, observers)
+    return _resume(run, env, None, settings.cost, False, callback, observers, place)
 
 
 def _begin(
@@ -104,6 +113,7 @@ def _begin(
     observers: Sequence[Observer],
     callback: Callback | None,
     init_from: str | Path | None,
+    place: Place,
 ) -> Run:
     refuse_existing(out)
     spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
@@ -126,7 +136,7 @@ def _begin(
         slower = why_not_envpool(env, settings.simulation.workers)
         for sentence in (*([slower] if slower else ()), *known_beforehand(spec, settings.task)):
             Observers(observers).say(sentence)
-        return go(run, env, settings, None, observers, callback)
+        return go(run, env, settings, None, observers, callback, False, place)
 
 
 def resume(
@@ -137,6 +147,8 @@ def resume(
     cost: Any = None,
     inexact: bool = False,
     trust: bool = False,
+    backend: Backend = "local",
+    ray_address: str | None = None,
     progress: bool | None = None,
     callback: Callback | None = None,
     observers: Sequence[Observer] = (),
@@ -150,13 +162,15 @@ def resume(
     A run whose environment came from a function that no module has by name needs that function again as `env`; one with
     costs that are functions needs its costs again as `cost`. `trust` says that code which this user has not trained on
     before may run, where the run's environment needs such code. Where environments cannot be brought back to where they
-    were, the run is refused, or with `inexact` goes on from start states. `progress`, `callback` and
-    `observers` are those of `kemeny.train`.
+    were, the run is refused, or with `inexact` goes on from start states. `backend` (which may be another than before),
+    `progress`, `callback` and `observers` are those of `kemeny.train`.
     """
     showing = shown(progress)
+    place = Place(backend, ray_address)
+    place.check()
     opened = Run(path)
     named = environment_of(opened, env, trust=trust)
-    run = _resume(opened, named, steps, cost, inexact, callback, [*showing, *observers])
+    run = _resume(opened, named, steps, cost, inexact, callback, [*showing, *observers], place)
     _say_limits(run, showing)
     return run
 
@@ -169,6 +183,7 @@ def _resume(
     inexact: bool,
     callback: Callback | None,
     observers: Sequence[Observer],
+    place: Place,
 ) -> Run:
     path, config = run.path, run.config
     settings = from_flat(config["settings"] if cost is None else {**config["settings"], "cost": cost})
@@ -191,7 +206,7 @@ def _resume(
         elif saved.facts["iteration"] >= settings.iterations or saved.facts.get("finished"):
             say(_finished(run, saved, steps))
             return run
-        return go(run, env, settings, saved, observers, callback, inexact)
+        return go(run, env, settings, saved, observers, callback, inexact, place)
 
 
 def _extended(
