@@ -62,8 +62,9 @@ def _print_figures(reproduction: "Reproduction") -> None:
     from kemeny.experiments.paper.figures import FIGURES
     from kemeny.runs.glance import State
 
-    width = max(map(len, FIGURES))
+    width, looked = max(map(len, FIGURES)), reproduction.sweep([*FIGURES.values()]).look()
     for name, figure in FIGURES.items():
-        seen = [state for _, (state, *_) in reproduction.sweep([figure]).look()]
+        arms = figure.arms([run.arm for run, _ in looked])
+        seen = [about.state for run, about in looked if run.arm in arms]
         print(f"{name:<{width}}  {figure.title} ({seen.count(State.FINISHED)} of {len(seen)} runs finished)")
     print(f"The runs are in {reproduction.out}. kemeny reproduce all runs what is missing and draws everything.")

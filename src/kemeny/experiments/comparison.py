@@ -65,12 +65,18 @@ class Comparison:
 
         return as_text(self)
 
-    def markdown(self, longest: int | None = None) -> str:
-        """As Markdown; with `longest`, returns up to this horizon alone."""
+    def markdown(self) -> str:
+        """As Markdown."""
         from kemeny.experiments.comparison_text import as_markdown
 
-        fits = tuple(one for one in self.tables if longest is None or one.horizon is None or one.horizon <= longest)
-        return as_markdown(dataclasses.replace(self, tables=fits))
+        return as_markdown(self)
+
+    def only(self, longest: int | None = None, values: bool = False) -> "Comparison":
+        """Returns up to a horizon alone; with `values`, without pairs and notes."""
+        tables = tuple(one for one in self.tables if longest is None or one.horizon is None or one.horizon <= longest)
+        if not values:
+            return dataclasses.replace(self, tables=tables)
+        return dataclasses.replace(self, tables=tuple(one._replace(pairs=()) for one in tables), notes=())
 
     def record(self) -> dict[str, Any]:
         """As JSON."""

@@ -22,7 +22,7 @@ class PaperFigure(NamedTuple):
     whats: tuple[str, ...]
     """What it shows of each task, as the names of arms end; BEST stands for TRPO's best discount factor."""
     central: str
-    """What it is about: a task of which a scale has no such run is left out."""
+    """What it is about: a task that has no such run is left out."""
     paper: tuple[str, ...]
     """What the paper says, in our words and with its numbers."""
     kind: Literal["curves", "speed", "lengths"] = "curves"
@@ -31,7 +31,7 @@ class PaperFigure(NamedTuple):
     """The longest horizon of the returns that it shows."""
 
     def arms(self, there: Sequence[str]) -> list[str]:
-        """The arms that it shows, of those that a scale has."""
+        """The arms that it shows, of those that there are."""
         found = []
         for task in TASKS:
             whats = [what.replace("BEST", BEST[task]) for what in self.whats]
@@ -48,7 +48,7 @@ FIGURES: Mapping[str, PaperFigure] = {
             "figure-1",
             "Figure 1: ATRPO and TRPO with different discount factors",
             ("atrpo", *DISCOUNTS),
-            "trpo",
+            "-trpo",
             (
                 "On HalfCheetah, TRPO with its best discount factor performs as well as ATRPO.",
                 "On Ant and Humanoid, ATRPO is dramatically better.",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Scale = Literal["smoke", "small", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 MOST_NAMES = 8
 """Of missing runs that a sentence names."""
 
@@ -64,7 +63,11 @@ class Reproduction:
                 run = Run(self.out / planned.name)
                 runs.setdefault(planned.arm, []).extend([run] if run.evaluations else [])
         drawn = draw(figure, runs, folder, missing=missing(looked), formats=formats)
-        (folder / f"{figure.name}.md").write_text(drawn.text)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{figure.name}.md").write_text(drawn.text)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written: {error.strerror}.") from error
         return drawn
 
 
@@ -89,14 +92,18 @@ def draw(
     missing: str = "",
     formats: Sequence[str] = ("png",),
     speed: Callable[[Run], np.ndarray] = speed_of,
+    brief: bool = False,
 ) -> Drawn:
-    """Draw a figure from these runs, by their arm; `speed` gives that of a run's trajectory, for Figure 2."""
-    there = {arm: list(found) for arm, found in runs.items() if found}
+    """Draw a figure from these runs, by their arm.
+
+    `missing` is a sentence about runs that are not there, `speed` gives that of a run's trajectory, for Figure 2, and
+    `brief` leaves out of the text which setting is better than which.
+    """
+    there = {arm: list(runs[arm]) for arm in figure.arms([arm for arm, found in runs.items() if found])}
     parts = [f"## {figure.title}", "The paper: " + " ".join(figure.paper)]
     if not there:
-        parts.append(f"Not drawn: none of its runs has been evaluated yet. {missing}".strip())
+        parts.append(f"Not drawn: what it is about has not been run yet. {missing}".strip())
         return Drawn(_joined(parts), ())
-    folder.mkdir(parents=True, exist_ok=True)
     picture, remark = _picture(figure, there, speed)
     pictures = ()
     if picture is not None:
@@ -106,7 +113,7 @@ def draw(
     every = [run for found in there.values() for run in found]
     parts += [remark, beside_the_paper(figure, there)]
     if figure.kind == "curves":
-        parts.append(compare(every).markdown(figure.longest).strip())
+        parts.append(compare(every).only(figure.longest, brief).markdown().strip())
     parts.append(missing)
     return Drawn(_joined(parts), pictures)
 
@@ -146,10 +153,3 @@ def _same_seed(runs: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
             name = "TRPO γ = {:g}".format(run.settings["gamma"]) if "-trpo" in arm else "ATRPO"
             shown[f"{run.env}, {name}, seed {run.settings['seed']}, after {run.evaluations[-1]['steps']:,} steps"] = run
     return shown
-
-
-def refuse_unknown(formats: Sequence[str]) -> None:
-    """Refuse formats of pictures that there are not."""
-    for ending in formats:
-        if ending not in ("png", "svg", "pdf"):
-            raise UserError(f"--formats has {ending}; pictures are png, svg or pdf.")
