@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kemeny.cli.reproduce import reproduce as reproduce_command
 from kemeny.errors import UserError
 from kemeny.experiments.paper import reproduce
 from kemeny.experiments.paper.figures import FIGURES, TASKS, chosen
 from kemeny.experiments.paper.reproduce import Reproduction, draw
+from kemeny.experiments.sweep import Sweep
 from kemeny.experiments.sweep_directory import SweepDirectory
 from kemeny.runs.presets import preset
 from kemeny.runs.settings import to_flat
@@ -147,6 +149,18 @@ def test_bad_names_and_what_is_missing(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         Reproduction("small", tmp_path / "runs").draw(FIGURES["table-1"], tmp_path / "file")
+
+
+def test_what_is_missing_is_run_unless_it_is_only_to_be_drawn(tmp_path, monkeypatch, capsys):
+    trained = []
+    monkeypatch.setattr(Sweep, "train", lambda sweep, *_: trained.extend({run.arm for run in sweep.runs}))
+    reproduce_command(("table-1",), "small", tmp_path / "runs", tmp_path, draw_only=True)
+    assert trained == []
+    reproduce_command(("table-1",), "small", tmp_path / "runs", tmp_path)
+    assert set(trained) == {"humanoid-atrpo", "humanoid-trpo95"}
+    assert f"Wrote {tmp_path / 'table-1.md'}." in capsys.readouterr().out
+    reproduce_command((), "small", tmp_path / "runs")
+    assert "table-1              Table 1: lengths of the trajectories of a Humanoid (0 of 6" in capsys.readouterr().out
 
 
 LINES = [json.loads(line) for line in kept.KEPT.read_text().splitlines()]
