@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kemeny.errors import UserError
+from kemeny.machine import available_cores
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,14 +62,13 @@ def connected(address: str | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    place = {"address": address}
+    place: dict[str, Any] = {"address": address}
     where = address or os.environ.get("RAY_ADDRESS")
     if where:
         _refuse_silent(where)
     else:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere, unless the user wants it
-        place = {"num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None}
-        place["include_dashboard"] = False
+        place = {"num_cpus": available_cores(), "include_dashboard": False}
     try:
         with _own_signals(), warnings.catch_warnings():
             # JAX warns of forks. Ray forks to start its programs, which is all that the child does.

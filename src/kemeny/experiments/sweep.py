@@ -75,12 +75,12 @@ class Sweep:
             ray = stack.enter_context(cluster.connected(where.address)) if where.backend == "ray" else None
             self.directory.make()
             stack.enter_context(self.directory.alone())
-            runs = self._chosen(self.directory.plan(self._every))
             if ray is None:
-                place = LocalProcesses(self.directory, min(jobs or len(usable_cores()), len(runs)))
+                place = LocalProcesses(self.directory, min(jobs or len(usable_cores()), len(self.runs)))
             else:
-                place = RayActors(ray, self.directory, len(runs), jobs)
+                place = RayActors(ray, self.directory, len(self.runs), jobs)
                 stack.enter_context(place.shared_storage())
+            runs = self._chosen(self.directory.plan(self._every))
             train_all(runs, self.directory, place, show)
         return [Run(self.directory.run(run)) for run in runs]
 
