@@ -20,7 +20,7 @@ MARKERS = (None, "o", "s", "^", "D")
 """Of the first curve with a colour, the second, and so on, where there are more curves than colours."""
 STYLES = ("-", "--", "-.")
 """Of curves that differ only in their length, the first, the second and the third; dots are for limits."""
-WIDEST_LABEL = 48
+WIDEST_LABEL = 52
 """Characters of a line of a legend, which must not be wider than its column."""
 DOTS_PER_INCH = 200
 LOOK: dict[Any, Any] = {

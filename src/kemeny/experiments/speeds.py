@@ -61,7 +61,9 @@ def draw_speeds(speeds: Mapping[str, np.ndarray], longest: int = LONGEST) -> "Fi
         axis.set_title(_with_end(title, speed, longest), fontsize="medium", loc="left")
         axis.set_ylabel("forward speed")
     axes[-1].set_xlabel("step of the trajectory")
-    axes[-1].set_xlim(0, longest)
+    axes[-1].set_xlim(
+        0, min(longest, 1.05 * max(map(len, speeds.values())))
+    )  # where all fall early, only the beginning
     return figure
 
 

@@ -48,7 +48,7 @@ def _mean(runs: Sequence[Run], horizon: int) -> float:
 def _gains(figure: PaperFigure, runs: Runs) -> str:
     """ATRPO against the best TRPO, by the means over the seeds, as the paper has it."""
     printed = figure.name == "figure-1"  # which is the one that the paper's numbers are about
-    heads = ["task", "steps", "ATRPO", "best TRPO", "its γ", "ATRPO over TRPO"]
+    heads = ["task", "steps, at most", "ATRPO", "best TRPO", "its γ", "ATRPO over TRPO"]
     heads += ["the paper's best γ", "the paper's ATRPO over TRPO"] if printed else []
     rows = []
     for task, arms in only_tasks(list(runs)).items():
