@@ -15,7 +15,7 @@ from kemeny.errors import InUse, RunError, UserError
 from kemeny.runs.interrupts import CALL_AGAIN, Interrupted, StoppedAtOnce, leaving_at_once
 
 EXIT_NO_READER, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
-TRAINING = {"train", "resume", "sweep"}
+TRAINING = {"train", "resume", "sweep", "reproduce"}
 """Commands that a scheduler calls and stops: they end with `CALL_AGAIN` if that is what they ask for."""
 COMMANDS = {
     "train": "train a policy and leave a run directory",
@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": "compare runs: a table with intervals, and which setting is better",
     "plot": "draw the learning curves of runs",
     "report": "write one page about runs: tables, curves, films",
+    "reproduce": "run and draw the paper's figures and tables",
     "exact": "solve a finite model exactly",
     "bench": "measure training speed beside the simulator's",
 }

@@ -85,7 +85,7 @@ def sweep(
     if count:
         print(len(planned.runs))
     elif list:
-        _print_list(planned)
+        print_list(planned)
     elif array is not None:
         _train_member(planned, array)
     else:
@@ -97,9 +97,7 @@ def _train(planned: "Sweep", jobs: int | None) -> None:
 
     runs = planned.train(jobs, board())
     place = planned.directory.path
-    print(
-        f"Finished: {len(runs)} runs. Look at them with: kemeny compare {place}; kemeny plot {place} -o {place}/curves.png"
-    )
+    print(f"Finished: {len(runs)} runs. Look at them with: kemeny compare {place}, or kemeny plot {place}")
 
 
 def _train_member(planned: "Sweep", array: tuple[int, ...]) -> None:
@@ -114,7 +112,8 @@ def _train_member(planned: "Sweep", array: tuple[int, ...]) -> None:
     say_finished(planned.train_member(index, [Terminal()]))
 
 
-def _print_list(planned: "Sweep") -> None:
+def print_list(planned: "Sweep") -> None:
+    """Print the index, name and state of every run."""
     width = max(len(run.name) for run in planned.runs)
     for index, (run, seen) in enumerate(planned.look()):
         print(f"{index:>5}  {run.name:<{width}}  {seen.state:<14}  {seen.steps:,} of {run.settings.steps:,} steps")

@@ -45,6 +45,8 @@ class Table(NamedTuple):
     """Of settings that have every task, if there are several of both: normalised, so that tasks count alike."""
     pairs: tuple[Pair, ...]
     """Every two settings; none of costs, of which less is not simply better."""
+    horizon: int | None = None
+    """Of the return that it is."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -68,6 +70,13 @@ class Comparison:
         from kemeny.experiments.comparison_text import as_markdown
 
         return as_markdown(self)
+
+    def only(self, longest: int | None = None, values: bool = False) -> "Comparison":
+        """Returns up to a horizon alone; with `values`, without pairs and notes."""
+        tables = tuple(one for one in self.tables if longest is None or one.horizon is None or one.horizon <= longest)
+        if not values:
+            return dataclasses.replace(self, tables=tables)
+        return dataclasses.replace(self, tables=tuple(one._replace(pairs=()) for one in tables), notes=())
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -125,7 +134,7 @@ def _table(quantity: Quantity, settings: Settings, tasks: Sequence[str]) -> Tabl
         return Table(quantity.label, rows, {}, ())
     pairs = [_pair(first, second, scores) for first, second in itertools.combinations(scores, 2)]
     overall = {setting: iqm_interval(there) for setting, there in normalised(scores, tasks).items()}
-    return Table(quantity.label, rows, overall, tuple(pair for pair in pairs if pair.tasks))
+    return Table(quantity.label, rows, overall, tuple(pair for pair in pairs if pair.tasks), quantity.horizon)
 
 
 Scores = Mapping[str, Mapping[str, Sequence[float]]]

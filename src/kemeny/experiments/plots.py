@@ -43,8 +43,15 @@ class Manner(NamedTuple):
     against: Against = "steps"
     rows: tuple[Row, ...] = ()
     """Which quantities; all if there are none."""
+    longest: int | None = None
+    """The longest horizon of returns; all if it is None."""
     unit: str = "hours"
     """Of the time."""
+
+    def shows(self, quantity: Quantity) -> bool:
+        """Whether a quantity has a row."""
+        too_long = self.longest is not None and quantity.horizon is not None and quantity.horizon > self.longest
+        return not too_long and (not self.rows or quantity.row in self.rows)
 
 
 USUAL = Manner()
@@ -87,7 +94,7 @@ def plot(
 def _drawn(kind: Kind, runs: list[Run], manner: Manner) -> "Figure":
     match kind:
         case "curves":
-            return _curves(runs, manner)
+            return learning_curves(runs, manner)
         case "profile":
             from kemeny.experiments.profiles import profiles
 
@@ -99,8 +106,9 @@ def _drawn(kind: Kind, runs: list[Run], manner: Manner) -> "Figure":
     raise UserError(f"There is no kind {kind}: it is one of curves, profile and speed.")
 
 
-def _curves(runs: list[Run], manner: Manner) -> "Figure":
-    drawn = [quantity for quantity in quantities(runs) if not manner.rows or quantity.row in manner.rows]
+def learning_curves(runs: list[Run], manner: Manner) -> "Figure":
+    """One column per environment, one row per quantity."""
+    drawn = [quantity for quantity in quantities(runs) if manner.shows(quantity)]
     if not drawn:
         raise UserError("None of these runs has finished an iteration yet: there is nothing to draw.")
     curves = group_runs([run for run in runs if any(quantity.of(run) for quantity in drawn)])
