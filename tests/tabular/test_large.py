@@ -76,7 +76,7 @@ def test_blocks_give_the_same_on_any_number_of_cores(monkeypatch):
     for cores in (1, 2):
         monkeypatch.setattr(blocks, "available_cores", lambda cores=cores: cores)
         blocks.threads.cache_clear()
-        parts = Blocks(len(r), 100)
+        parts = Blocks(len(r), 0, size=100)
         rows = Rows.of(P)
         inverse = multigrid.Merging(grid).hierarchy(rows)
         found.append(solve_chain(rows, r, np.zeros(len(r)), 1e-9, 500, parts, inverse))
@@ -88,7 +88,7 @@ def test_blocks_give_the_same_on_any_number_of_cores(monkeypatch):
 def test_krylov_solves_the_bellman_equation(size, inverse):
     P, grid = queue_chain(30)
     r = np.random.default_rng(0).standard_normal(900)
-    parts = Blocks(900)
+    parts = Blocks(900, 0)
     merging = {"none": None, "grid": multigrid.Merging(grid), "pairs": multigrid.Merging()}[inverse]
     rows = Rows.of(P)
     hierarchy = None if merging is None else merging.hierarchy(rows)
@@ -100,7 +100,7 @@ def test_krylov_solves_the_bellman_equation(size, inverse):
 def test_coarser_chains_save_most_iterations():
     P, grid = queue_chain(60)
     r = np.minimum(np.arange(3600) % 60, 20.0)
-    parts = Blocks(3600)
+    parts = Blocks(3600, 0)
     rows = Rows.of(P)
     plain = solve_chain(rows, r, np.zeros(3600), 1e-6, 3000, parts)
     for merging in (multigrid.Merging(grid), multigrid.Merging()):
@@ -112,7 +112,7 @@ def test_coarser_chains_save_most_iterations():
 def test_the_best_iterate_is_returned_when_iterations_run_out():
     P, _ = queue_chain(40)
     r = np.arange(1600) % 40 * 1.0
-    parts = Blocks(1600)
+    parts = Blocks(1600, 0)
     rows = Rows.of(P)
     for limit in (1, 5, 20):
         found = solve_chain(rows, r, np.zeros(1600), 1e-12, limit, parts)
@@ -171,7 +171,7 @@ def test_interpolation_is_exact_for_linear_functions(fine):
 
 def test_a_coarser_model_gives_a_guess_that_saves_work():
     """The policy after a few sweeps from 0 is unstable far out; on a grid the first policy is nearly right."""
-    model = zoo.criss_cross("BH", truncation=20)
+    model = zoo.criss_cross("IH", truncation=24)
     plain = MDP(model.by_action, model.rewards)
     with_grid, without = solve.solve(model, precision=1e-6), solve.solve(plain, precision=1e-6)
     assert with_grid.gain == pytest.approx(without.gain, rel=1e-6)

@@ -17,19 +17,20 @@ BLOCK = 65_536
 """States per block at most: half a megabyte per vector, so that a few of them fit into a core's cache."""
 
 FEWEST = 4
-"""Blocks of a vector that is long enough to be shared, so that two or four cores have equal parts."""
+"""Blocks of a vector whose work is shared, so that two or four cores have equal parts."""
 
-SMALLEST = 8_192
-"""States per block at least: below, waking another thread takes as long as the work."""
+SHARED = 500_000
+"""Entries of a matrix from which on threads share the work, a millisecond; a thread takes a tenth of that to wake."""
 
 Result = TypeVar("Result")
 
 
 class Blocks:
-    """The states 0 … n − 1, cut into blocks."""
+    """The states 0 … n − 1, cut into blocks; one block if their matrix has too few entries to share the work."""
 
-    def __init__(self, n: int, size: int | None = None):
-        size = min(BLOCK, max(SMALLEST, -(-n // FEWEST))) if size is None else size
+    def __init__(self, n: int, entries: int, size: int | None = None):
+        if size is None:
+            size = min(BLOCK, -(-n // FEWEST)) if entries >= SHARED else n
         self.bounds = tuple((first, min(first + size, n)) for first in range(0, n, size))
 
     def __len__(self) -> int:

@@ -63,7 +63,7 @@ class Level:
         self.forward = not transposed
         """Queues are numbered from empty to full, and empty out: the value of a state follows from those before it."""
 
-        self.blocks, self.coarse_blocks = Blocks(chain.n), Blocks(parts.n)
+        self.blocks, self.coarse_blocks = Blocks(chain.n, chain.entries), Blocks(parts.n, chain.entries)
         self.right, self.x, self.spare = (np.empty(chain.n) for _ in range(3))
 
     def begin(self, below: np.ndarray) -> None:
@@ -125,7 +125,7 @@ class Hierarchy:
 
     def __init__(self, levels: Sequence[Level], last: np.ndarray):
         self.levels, self.last = levels, Last(last)
-        self.blocks = Blocks(len(self._level(0).right))
+        self.blocks = levels[0].blocks if levels else Blocks(len(last), 0)
 
     def __call__(self, right: np.ndarray) -> tuple[np.ndarray, float]:
         """Apply it to a vector; returns the result, which the next call overwrites, and its mean."""
@@ -215,7 +215,7 @@ def count_boxes(side: int) -> int:
 
 def merge(chain: Rows, parts: Parts) -> Rows:
     """The merged chain."""
-    blocks, (weights, rows) = Blocks(parts.n), (chain.weights, chain.rows)
+    blocks, (weights, rows) = Blocks(parts.n, chain.entries), (chain.weights, chain.rows)
     structure = chain.pointers, chain.columns
     lengths = np.empty(parts.n + 1, dtype=np.int64)
     blocks.each(lambda begin, end: kernels.merged_lengths(*structure, rows, *parts, begin, end, lengths[1:]))

@@ -152,7 +152,7 @@ def iterate_large(
 
     The first policy to be evaluated is `policy`, or the best one given h if it is None.
     """
-    evaluator = Evaluator(mdp, sweeps)
+    evaluator = Evaluator(mdp)
     if policy is not None:
         h = evaluator(policy, h, sweeps.scale * FORCING)
     for _ in range(max_iterations):
@@ -191,8 +191,8 @@ def mend(sweeps: Sweeps, search: Search, found: Backup, goal: float) -> tuple[np
 class Evaluator:
     """Evaluates one policy after another; each solve starts from the values that it is given."""
 
-    def __init__(self, mdp: MDP, sweeps: Sweeps):
-        self.mdp, self.blocks = mdp, sweeps.blocks
+    def __init__(self, mdp: MDP):
+        self.mdp = mdp
         self.merging = Merging(mdp.grid)
         self.policy: np.ndarray | None = None
         self.failures = 0
@@ -204,11 +204,11 @@ class Evaluator:
         """
         self.policy = policy
         h -= h.mean()
-        fixed = PolicySweeps(self.mdp, policy, self.blocks)
+        fixed = PolicySweeps(self.mdp, policy)
         inverse = self.merging.hierarchy(fixed.rows)
-        solved = solve_chain(fixed.rows, fixed.reward, h, enough, KRYLOV_LIMIT, self.blocks, inverse)
+        solved = solve_chain(fixed.rows, fixed.reward, h, enough, KRYLOV_LIMIT, fixed.blocks, inverse)
         if not solved.span <= enough and inverse is not None:
-            again = solve_chain(fixed.rows, fixed.reward, solved.x, enough, KRYLOV_LIMIT, self.blocks)
+            again = solve_chain(fixed.rows, fixed.reward, solved.x, enough, KRYLOV_LIMIT, fixed.blocks)
             solved = again if again.span < solved.span else solved
         self.failures = 0 if solved.span <= enough else self.failures + 1
         x = solved.x

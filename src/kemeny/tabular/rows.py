@@ -35,6 +35,11 @@ class Rows(NamedTuple):
         """The number of states."""
         return len(self.rows)
 
+    @property
+    def entries(self) -> int:
+        """About how many entries its rows have."""
+        return len(self.weights) * self.n // (len(self.pointers) - 1)
+
     def matrix(self) -> sp.csr_array:
         """The chain as a matrix of its own."""
         pointers, columns = signed(self.pointers), signed(self.columns)

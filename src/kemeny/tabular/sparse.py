@@ -76,7 +76,7 @@ class SparseChain:
         self.P = P
         self.n = len(P.indptr) - 1
         self.use_krylov = use_krylov and self.n > DIRECT_FIRST and not is_narrow(P)
-        self.blocks = Blocks(self.n)
+        self.blocks = Blocks(self.n, P.nnz)
         self.merging = Merging(grid)
 
     @functools.cached_property

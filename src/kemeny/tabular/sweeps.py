@@ -41,7 +41,7 @@ class Sweeps:
 
     def __init__(self, mdp: MDP):
         self.mdp = mdp
-        self.blocks = Blocks(mdp.n_states)
+        self.blocks = Blocks(mdp.n_states, mdp.P.size)
         self.arrays = None
         """What `kernels` read of a sparse model."""
         if mdp.is_sparse:
@@ -92,8 +92,8 @@ class Sweeps:
 class PolicySweeps:
     """Sweeps over the rows of one deterministic policy."""
 
-    def __init__(self, mdp: MDP, policy: np.ndarray, blocks: Blocks):
-        self.mdp, self.policy, self.blocks = mdp, policy, blocks
+    def __init__(self, mdp: MDP, policy: np.ndarray):
+        self.blocks = Blocks(mdp.n_states, mdp.P.size // mdp.n_actions)
         self.reward = mdp.rewards[np.arange(mdp.n_states), policy]
         self.matrix = None if mdp.is_sparse else mdp.chain(policy).P
         if mdp.is_sparse:

@@ -79,7 +79,7 @@ def modified_policy_iteration(
             h = next_values(h, found, step)
             if fixed is None or policy is None or not np.array_equal(better, policy):
                 policy = better
-                fixed = PolicySweeps(mdp, policy, all_actions.blocks)
+                fixed = PolicySweeps(mdp, policy)
             for _ in range(sweeps):
                 h, span = fixed.step(h, step)
                 if span <= 0.1 * found.span:
