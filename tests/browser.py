@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 60
+PATIENCE = 120
 """Seconds to wait for an answer; on a busy machine Chromium takes a while to start."""
 
 
@@ -27,7 +27,7 @@ class Page:
 
     def __init__(self, to: int, back: int):
         self._to, self._back = to, back
-        self._count, self._unread, self._session = 0, b"", ""
+        self._count, self._unread, self._session, self._loaded = 0, b"", "", False
         self.complaints: list[str] = []
         self.requests: list[str] = []
 
@@ -38,14 +38,17 @@ class Page:
             self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")
+            self.call("Page.bringToFront")  # a page that nobody sees may be drawn late
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self._loaded = False  # the event may come before the answer to the call
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self._wait(lambda event: event["method"] == "Page.loadEventFired")
-        self.run("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+        if not self._loaded:
+            self._wait(lambda _: self._loaded)
+        self.run("new Promise((settled) => setTimeout(settled, 50))")
 
     def run(self, code: str) -> Any:
         """The value of a JavaScript expression."""
@@ -99,6 +102,8 @@ class Page:
             self.complaints.append(json.dumps(about))
         elif method == "Runtime.consoleAPICalled":
             self.complaints.append(json.dumps(about["args"]))
+        elif method == "Page.loadEventFired":
+            self._loaded = True
         elif method == "Network.requestWillBeSent" and not about["request"]["url"].startswith("data:"):
             self.requests.append(about["request"]["url"])
 
