@@ -248,9 +248,16 @@ def test_solve_says_what_it_chose_and_why(monkeypatch):
     mixing = solve.solve(zoo.garnet(2000, 3, 5, sparse=True), precision=1e-6)
     assert mixing.method == "accelerated value iteration"
     assert "fast enough" in mixing.reason
-    slow = solve.solve(zoo.criss_cross("IM", truncation=14), precision=1e-6)
+    between = solve.solve(zoo.criss_cross("IM", truncation=14), precision=1e-6)
+    assert between.method == "modified policy iteration"
+    assert "more seemed to be needed" in between.reason
+    slow = solve.solve(zoo.criss_cross("IH", truncation=16), precision=1e-6)
     assert slow.method == "policy iteration"
-    assert "more" in slow.reason
+    assert "not known well enough" in slow.reason
+    monkeypatch.setattr(choice, "SMALL", 0)
+    large = solve.solve(zoo.criss_cross("IM", truncation=14), precision=1e-6)
+    assert large.method == "policy iteration"
+    assert large.gain == pytest.approx(between.gain, rel=1e-6)
 
 
 def test_the_precision_asked_for_is_reached():

@@ -9,7 +9,7 @@ from kemeny.tabular.mdp import MDP
 from kemeny.tabular.policy_iteration import first_guess, is_large, iterate_large, iterate_small
 from kemeny.tabular.solution import Search, Solution, Watch
 from kemeny.tabular.sweeps import Sweeps
-from kemeny.tabular.value_iteration import next_values
+from kemeny.tabular.value_iteration import iterate_modified, next_values
 
 FIRST_SWEEPS = 12
 """Sweeps after which `solve` chooses, and then again after as many as it expected."""
@@ -17,8 +17,15 @@ FIRST_SWEEPS = 12
 MEMORY = 5
 """Iterations that accelerated value iteration remembers in `solve`."""
 
-WORTH = 400
-"""Sweeps that `solve` expects to need at most if it goes on with value iteration: about what policy iteration takes."""
+FEW = 60
+"""Sweeps up to which `solve` goes on with accelerated value iteration."""
+
+WORTH = 500
+"""Sweeps up to which it chooses modified policy iteration, whose sweeps are of one policy only and cost less. More is
+what policy iteration takes, which does not depend on how fast a model mixes."""
+
+SMALL = 50_000
+"""States up to which that is considered: on larger models policy iteration needs no more than some 200 sweeps."""
 
 STEP = 0.95
 """The step of the sweeps: below 1, so that they converge on periodic models too."""
@@ -32,8 +39,9 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
 
     It ends when the gain is known to within `tolerance`, or if that is not given, to within `precision` times the gain.
     A small model is solved exactly, by policy iteration. A large one is swept a few times by accelerated value
-    iteration. If the bounds close in fast enough, the sweeps go on; if not, policy iteration takes over with the values
-    so far. `method` and `reason` of the solution say what was chosen and why.
+    iteration. If the bounds close in fast, the sweeps go on. If they close in less fast, modified policy iteration
+    takes over with the values so far; if slowly, policy iteration. `method` and `reason` of the solution say what was
+    chosen and why.
     """
     sweeps = Sweeps(mdp)
 
@@ -58,16 +66,26 @@ def solve(mdp: MDP, tolerance: float | None = None, precision: float = 1e-8, wat
             if found.span <= aim:
                 search.reason = f"the sweeps shrank the interval of the gain fast enough ({len(spans)} of them)"
                 return search.solution(h)
-            if len(spans) >= FIRST_SWEEPS and len(spans) + sweeps_left(spans, aim) > WORTH:
+            left = sweeps_left(spans, aim)
+            if len(spans) >= FIRST_SWEEPS and left > FEW:
                 break
             h = next_values(h, found, STEP, anderson)
         del anderson
-        left = sweeps_left(spans, aim)
-        search.method = "policy iteration"
         expected = f"about {left:,.0f} more seemed to be needed" if math.isfinite(left) else "more did not help"
         search.reason = f"after {len(spans)} sweeps the gain was known to within {found.span:.3g}, and {expected}"
+
+        def asked() -> float:
+            return goal(search.low, search.high)
+
+        if left <= WORTH and mdp.n_states <= SMALL:
+            search.method = "modified policy iteration"
+            h, solution = iterate_modified(mdp, sweeps, search, h, asked, budget=WORTH)
+            if solution is not None:
+                return solution
+            search.reason += f"; after {WORTH} more it was not known well enough"
+        search.method = "policy iteration"
         h = first_guess(mdp, h)
-        return iterate_large(mdp, sweeps, search, h, None, lambda: goal(search.low, search.high), max_iterations=1000)
+        return iterate_large(mdp, sweeps, search, h, None, asked, max_iterations=1000)
 
 
 def sweeps_left(spans: list[float], goal: float) -> float:

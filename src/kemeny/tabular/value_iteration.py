@@ -1,5 +1,7 @@
 """Value iteration: repeated sweeps, plain, accelerated, or with sweeps of a fixed policy in between."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,23 +71,50 @@ def modified_policy_iteration(
     """
     check_step(step)
     all_actions = Sweeps(mdp)
-    h, policy, fixed = np.zeros(mdp.n_states), None, None
     with Search("modified policy iteration", all_actions.policy, watch) as search:
-        for _ in range(max_iterations):
-            better, found = all_actions.improve(h)
-            search.see(h, found.low, found.high)
-            if found.span <= tolerance:
-                return search.solution(h, better)
-            h = next_values(h, found, step)
-            if fixed is None or policy is None or not np.array_equal(better, policy):
-                policy = better
-                fixed = PolicySweeps(mdp, policy)
-            for _ in range(sweeps):
-                h, span = fixed.step(h, step)
-                if span <= 0.1 * found.span:
-                    break
-            h -= h[0]
-    raise UserError(not_converged(search, max_iterations))
+        start = np.zeros(mdp.n_states)
+        _, solution = iterate_modified(mdp, all_actions, search, start, lambda: tolerance, sweeps, step, max_iterations)
+    if solution is None:
+        raise UserError(not_converged(search, max_iterations))
+    return solution
+
+
+def iterate_modified(
+    mdp: MDP,
+    all_actions: Sweeps,
+    search: Search,
+    h: np.ndarray,
+    goal: Callable[[], float],
+    sweeps: int = 50,
+    step: float = 0.95,
+    max_iterations: int = 100_000,
+    budget: float = math.inf,
+) -> tuple[np.ndarray, Solution | None]:
+    """Modified policy iteration from h until the gain is known to within `goal()`.
+
+    Returns the last h; and the solution, or None after so many iterations, or as many sweeps over all actions as the
+    `budget` allows: a sweep of one policy counts 1/A.
+    """
+    policy, fixed, spent = None, None, 0.0
+    for _ in range(max_iterations):
+        better, found = all_actions.improve(h)
+        search.see(h, found.low, found.high)
+        if found.span <= goal():
+            return h, search.solution(h, better)
+        if spent > budget:
+            break
+        h = next_values(h, found, step)
+        if fixed is None or policy is None or not np.array_equal(better, policy):
+            policy = better
+            fixed = PolicySweeps(mdp, policy)
+        spent += 1
+        for _ in range(sweeps):
+            h, span = fixed.step(h, step)
+            spent += 1 / mdp.n_actions
+            if span <= 0.1 * found.span:
+                break
+        h -= h[0]
+    return h, None
 
 
 def check_step(step: float) -> None:
