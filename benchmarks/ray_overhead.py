@@ -11,17 +11,16 @@ import dataclasses
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import ray
 import tyro
+from benchmarks.side_by_side import seconds
 
 from kemeny.cluster import connected
-from kemeny.experiments.local import PROGRAM, usable_cores
+from kemeny.experiments.local import usable_cores
 from kemeny.runs.directory import Run
 
 BACKENDS = ("local", "ray")
@@ -37,14 +36,6 @@ class RayOverhead:
     run_steps: int = 300_000
     repeats: int = 2
     out: Path = Path("benchmarks/results/ray.md")
-
-
-def seconds(words: list[str]) -> float:
-    began = time.monotonic()
-    ran = subprocess.run([*PROGRAM, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if ran.returncode:
-        sys.exit(f"kemeny {' '.join(words)}: {ran.stderr}")
-    return time.monotonic() - began
 
 
 def place(backend: str, address: str) -> list[str]:

@@ -24,6 +24,7 @@ import numpy as np
 import tyro
 
 import kemeny
+import kept
 from kemeny.experiments.grid import Planned
 from kemeny.experiments.paper.figures import FIGURES, PaperFigure
 from kemeny.experiments.paper.reproduce import Reproduction, draw
@@ -42,16 +43,12 @@ app = tyro.extras.SubcommandApp()
 
 def kept_runs() -> dict[str, dict[str, Any]]:
     """The lines of reproduction.jsonl by the name of the run."""
-    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
-    return {line["name"]: line for line in map(json.loads, lines)}
+    return kept.read(KEPT)
 
 
 def store(lines: list[dict[str, Any]]) -> None:
     """Add lines of runs to reproduction.jsonl, or put them in place of those that have their names."""
-    runs = {**kept_runs(), **{line["name"]: line for line in lines}}
-    aside = KEPT.with_suffix(".writing")
-    aside.write_text("".join(json.dumps(runs[name]) + "\n" for name in sorted(runs)))
-    aside.rename(KEPT)
+    kept.write(KEPT, {**kept_runs(), **{line["name"]: line for line in lines}})
 
 
 def rounded(value: Any) -> Any:
@@ -100,18 +97,7 @@ def unpack(folder: tyro.conf.Positional[Path]) -> None:
         folder: Where to make the directories.
     """
     for line in kept_runs().values():
-        print(write_out(line, folder).path)
-
-
-def write_out(line: dict[str, Any], folder: Path) -> kemeny.Run:
-    """The run directory of a line, without metrics and checkpoints."""
-    path = folder / line["name"]
-    if path.exists():
-        sys.exit(f"{path} exists already; choose another folder.")
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(line["config"], indent=2) + "\n")
-    (path / "evaluations.jsonl").write_text("".join(json.dumps(record) + "\n" for record in line["evaluations"]))
-    return kemeny.Run.open(path)
+        print(kept.write_out(line, folder))
 
 
 def drawn(figure: PaperFigure, every: list[Planned], folder: Path, pictures: Path) -> str:
@@ -121,7 +107,7 @@ def drawn(figure: PaperFigure, every: list[Planned], folder: Path, pictures: Pat
     runs: dict[str, list[kemeny.Run]] = {}
     for one in planned:
         if one.name in lines:
-            runs.setdefault(one.arm, []).append(write_out(lines[one.name], folder / figure.name))
+            runs.setdefault(one.arm, []).append(kemeny.Run.open(kept.write_out(lines[one.name], folder / figure.name)))
     found = draw(
         figure,
         runs,

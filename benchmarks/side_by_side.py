@@ -33,6 +33,7 @@ class SideBySide:
 
 
 def seconds(words: list[str]) -> float:
+    """How long a command of Kemeny takes."""
     began = time.monotonic()
     ran = subprocess.run([*PROGRAM, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if ran.returncode:

@@ -29,6 +29,7 @@ import numpy as np
 import tyro
 
 import kemeny
+import kept
 from kemeny.experience.evaluate import evaluation_seed
 from kemeny.experiments.grid import Planned, as_line
 from kemeny.experiments.grid_file import read_grid
@@ -134,8 +135,7 @@ PICTURES: dict[str, tuple[str, ...]] = {
 
 def kept_runs() -> dict[str, dict[str, Any]]:
     """The lines of study.jsonl by the name of the run."""
-    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
-    return {line["name"]: line for line in map(json.loads, lines)}
+    return kept.read(KEPT)
 
 
 def store(line: dict[str, Any]) -> None:
@@ -145,20 +145,7 @@ def store(line: dict[str, Any]) -> None:
     if "earlier" in old and old["config"] == line["config"]:  # the same run, evaluated again
         line = {**line, "earlier": old["earlier"]}
     runs[line["name"]] = line
-    aside = KEPT.with_suffix(".writing")
-    aside.write_text("".join(json.dumps(runs[name]) + "\n" for name in sorted(runs)))
-    aside.rename(KEPT)
-
-
-def write_out(line: dict[str, Any], folder: Path) -> Path:
-    """The run directory of a line, without metrics and checkpoints."""
-    path = folder / line["name"]
-    if path.exists():
-        sys.exit(f"{path} exists already; choose another folder.")
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(line["config"], indent=2) + "\n")
-    (path / "evaluations.jsonl").write_text("".join(json.dumps(record) + "\n" for record in line["evaluations"]))
-    return path
+    kept.write(KEPT, runs)
 
 
 @app.command
@@ -214,7 +201,7 @@ def run_directories(arms: tuple[str, ...], folder: Path) -> list[Path]:
         sys.exit(f"There is no arm {', '.join(sorted(unknown))}; there are: {', '.join(ARMS)}.")
     runs = kept_runs()
     names = [f"{name}-{seed}" for name in arms for seed in ARMS[name].seeds]
-    return [write_out(runs[name], folder) for name in names if name in runs]
+    return [kept.write_out(runs[name], folder) for name in names if name in runs]
 
 
 def cell(values: list[list[float]]) -> str:

@@ -17,13 +17,14 @@ from kemeny.experiments.paper.figures import FIGURES, TASKS, chosen
 from kemeny.experiments.paper.reproduce import Reproduction, draw
 from kemeny.experiments.sweep import Sweep
 from kemeny.experiments.sweep_directory import SweepDirectory
+from kemeny.runs.directory import Run
 from kemeny.runs.presets import preset
 from kemeny.runs.settings import to_flat
 from tests.fake_runs import fake_run
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 sys.path.insert(0, BENCHMARKS)  # as it is for a script in that folder
-kept = importlib.import_module("reproduction")
+reproduction = importlib.import_module("reproduction")
 sys.path.remove(BENCHMARKS)
 
 EVERY = list(FIGURES.values())
@@ -71,15 +72,15 @@ def test_every_figure_has_runs_at_every_scale(scale):
 
 def test_a_directory_that_was_begun_with_fewer_arms_is_added_to(tmp_path):
     """The runs keep their names; one whose settings changed would be refused."""
-    reproduction = Reproduction("small", tmp_path)
+    small = Reproduction("small", tmp_path)
     some = [run for run in runs_at("small") if run.arm.startswith(("cheetah-trpo9", "humanoid-a"))]
     SweepDirectory(tmp_path).plan(some)
-    assert reproduction.sweep(EVERY).runs == runs_at("small")
+    assert small.sweep(EVERY).runs == runs_at("small")
     plan = json.loads((tmp_path / "sweep.json").read_text())
     plan["common"]["delta"] = 0.5
     (tmp_path / "sweep.json").write_text(json.dumps(plan))
     with pytest.raises(UserError, match=r"delta is 0\.5 there"):
-        reproduction.sweep(EVERY)
+        small.sweep(EVERY)
 
 
 def runs_of(folder, arms):
@@ -163,33 +164,33 @@ def test_what_is_missing_is_run_unless_it_is_only_to_be_drawn(tmp_path, monkeypa
     assert "table-1              Table 1: lengths of the trajectories of a Humanoid (0 of 6" in capsys.readouterr().out
 
 
-LINES = [json.loads(line) for line in kept.KEPT.read_text().splitlines()]
+LINES = [json.loads(line) for line in reproduction.KEPT.read_text().splitlines()]
 
 
 def test_what_is_kept_are_finished_runs_of_the_small_scale(tmp_path):
     planned = {run.name: run for run in runs_at("small")}
     assert [line["name"] for line in LINES] == sorted({line["name"] for line in LINES})
     for line in LINES:
-        run = kept.write_out(line, tmp_path)
+        run = Run.open(reproduction.kept.write_out(line, tmp_path))
         settings = planned[line["name"]].settings
         assert (
             to_flat(settings) | {"cost": list(settings.cost), "limit": list(settings.limit), "hidden": [64, 64]}
             == run.settings
         )
         assert run.evaluations[-1]["steps"] == settings.steps, "it is not finished"
-        assert ("speed" in line) == (planned[line["name"]].arm in kept.WITH_SPEED)
+        assert ("speed" in line) == (planned[line["name"]].arm in reproduction.WITH_SPEED)
 
 
 def test_a_finished_run_is_kept(monkeypatch, tmp_path, constrained_run):
-    monkeypatch.setattr(kept, "KEPT", tmp_path / "kept.jsonl")
-    monkeypatch.setattr(kept, "WITH_SPEED", ["humanoid-atrpo"])
-    monkeypatch.setattr(kept, "speed_of", lambda run: np.array([1.2345, 2.0]))
-    line = kept.line_of("humanoid-atrpo-0", "humanoid-atrpo", constrained_run)
-    kept.store([line])
-    kept.store([{**line, "name": "a"}])
-    assert list(kept.kept_runs()) == ["a", "humanoid-atrpo-0"]
+    monkeypatch.setattr(reproduction, "KEPT", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(reproduction, "WITH_SPEED", ["humanoid-atrpo"])
+    monkeypatch.setattr(reproduction, "speed_of", lambda run: np.array([1.2345, 2.0]))
+    line = reproduction.line_of("humanoid-atrpo-0", "humanoid-atrpo", constrained_run)
+    reproduction.store([line])
+    reproduction.store([{**line, "name": "a"}])
+    assert list(reproduction.kept_runs()) == ["a", "humanoid-atrpo-0"]
     assert line["speed"] == [1.23, 2.0]
-    again = kept.write_out(line, tmp_path)
+    again = Run.open(reproduction.kept.write_out(line, tmp_path))
     assert again.settings == constrained_run.settings
     first, second = again.evaluations[-1]["returns_1000"], constrained_run.evaluations[-1]["returns_1000"]
     assert first == pytest.approx(second, abs=0.01)
@@ -197,8 +198,8 @@ def test_a_finished_run_is_kept(monkeypatch, tmp_path, constrained_run):
 
 def test_the_page_is_made_from_what_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(reproduce, "write", lambda *_: None)
-    page = kept.PAGE.read_text()
-    assert kept.written(page, tmp_path) == page, "run: python benchmarks/reproduction.py page"
+    page = reproduction.PAGE.read_text()
+    assert reproduction.written(page, tmp_path) == page, "run: python benchmarks/reproduction.py page"
     shown = [line for line in page.splitlines() if line.startswith("![")]
-    assert all((kept.PAGE.parent / line.split("(")[1].rstrip(")")).exists() for line in shown)
-    assert {path.name for path in kept.DRAWN.iterdir()} == {line.split("/")[-1].rstrip(")") for line in shown}
+    assert all((reproduction.PAGE.parent / line.split("(")[1].rstrip(")")).exists() for line in shown)
+    assert {path.name for path in reproduction.DRAWN.iterdir()} == {line.split("/")[-1].rstrip(")") for line in shown}

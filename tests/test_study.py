@@ -82,7 +82,7 @@ def test_a_kept_run_belongs_to_an_arm_and_has_its_settings(line, tmp_path):
     (arm,) = [arm for arm in ARMS if arm.name == name]
     (planned,) = [run for run in arm.runs if run.settings.seed == int(seed)]
     assert planned.name == line["name"]
-    run = Run.open(study.write_out(line, tmp_path))
+    run = Run.open(study.kept.write_out(line, tmp_path))
     assert run.config["env"] == arm.env
     settings = from_flat(run.config["settings"])
     assert learned_with(settings) == learned_with(planned.settings)

@@ -1,9 +1,9 @@
 """A first guess for models on a grid, from coarser and coarser grids.
 
 One sweep tells a state only about its neighbours. So the policy after a few sweeps is wrong far from the places where
-the rewards differ, and may even be unstable there: a bad beginning for policy iteration. In a merged
-model, whose states are boxes of two points per side, distances are half as long. It drifts like the model itself, so
-its policy is nearly right where the model is far from balance, and it costs an eighth in three dimensions. It is solved
+the rewards differ, and may even be unstable there: a bad beginning for policy iteration. In a merged model, whose
+states are boxes of two points per side, distances are half as long. It drifts like the model itself, so its policy is
+nearly right where the model is far from balance, and in three dimensions it has an eighth of the states. It is solved
 roughly, beginning with a guess from a model that is coarser still, and its values are interpolated (nested iteration:
 Hackbusch 1985, §5; Akian & Détournay 2012 on policy iteration).
 """
@@ -44,12 +44,12 @@ def interpolate(values: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
     """Values at the points of a grid from those of its boxes at their centres: linear, also beyond the last centres."""
     result = values.reshape([count_boxes(side) for side in grid])
     for axis, side in enumerate(grid):
-        boxes = count_boxes(side)
-        if boxes == 1:
+        count = count_boxes(side)
+        if count == 1:
             result = np.repeat(result, side, axis=axis)
             continue
         place = (np.arange(side) - 0.5) / 2  # in units of boxes, from the first centre
-        left = np.clip(np.floor(place).astype(int), 0, boxes - 2)
+        left = np.clip(np.floor(place).astype(int), 0, count - 2)
         share = (place - left).reshape([-1 if k == axis else 1 for k in range(len(grid))])
         result = (1 - share) * result.take(left, axis) + share * result.take(left + 1, axis)
     return result.ravel()

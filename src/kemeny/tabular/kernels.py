@@ -127,13 +127,14 @@ def lift(coarse, label, starts, is_mean, begin, end, x):
 
 
 @compiled
-def smooth(pointers, columns, weights, rows, right, x, forward, begin, end, out):
+def smooth(pointers, columns, weights, rows, right, x, from_zero, forward, begin, end, out):
     """One Gauss–Seidel step within the block, from x into `out`: each state sees the new values of those before it.
 
-    The values of other blocks are those of x, so that the result does not depend on which block is first.
+    The values of other blocks are those of x, so that the result does not depend on which block is first. If
+    `from_zero`, x is taken to be 0, whatever it holds.
     """
     for s in range(begin, end):
-        out[s] = x[s]
+        out[s] = 0.0 if from_zero else x[s]
     for i in range(end - begin):
         s = begin + i if forward else end - 1 - i
         value, leaves = right[s], 1.0
@@ -143,25 +144,8 @@ def smooth(pointers, columns, weights, rows, right, x, forward, begin, end, out)
                 leaves -= weights[k]
             elif begin <= j < end:
                 value += weights[k] * out[j]
-            else:
+            elif not from_zero:
                 value += weights[k] * x[j]
-        out[s] = value / leaves if leaves > 0 else value
-
-
-@compiled
-def smooth_zero(pointers, columns, weights, rows, right, forward, begin, end, out):
-    """As `smooth` from x = 0."""
-    for s in range(begin, end):
-        out[s] = 0.0
-    for i in range(end - begin):
-        s = begin + i if forward else end - 1 - i
-        value, leaves = right[s], 1.0
-        for k in range(pointers[rows[s]], pointers[rows[s] + 1]):
-            j = columns[k]
-            if j == s:
-                leaves -= weights[k]
-            elif begin <= j < end:
-                value += weights[k] * out[j]
         out[s] = value / leaves if leaves > 0 else value
 
 

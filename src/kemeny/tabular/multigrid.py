@@ -69,15 +69,12 @@ class Level:
     def begin(self, below: np.ndarray) -> None:
         """Make a step from x = 0, and write what is left of the right-hand side, merged, to `below`."""
 
-        def step(begin: int, end: int) -> None:
-            kernels.smooth_zero(*self.chain, self.right, self.forward, begin, end, self.x)
-
         def restrict(begin: int, end: int) -> None:
             kernels.restrict(
                 *self.chain, self.right, self.x, self.parts.order, self.parts.starts, self.is_mean, begin, end, below
             )
 
-        self.blocks.each(step)
+        self._smooth(from_zero=True)
         self.coarse_blocks.each(restrict)
 
     def finish(self, coarse: np.ndarray) -> None:
@@ -86,11 +83,16 @@ class Level:
         def lift(begin: int, end: int) -> None:
             kernels.lift(coarse, self.parts.label, self.parts.starts, self.is_mean, begin, end, self.x)
 
-        def step(begin: int, end: int) -> None:
-            kernels.smooth(*self.chain, self.right, self.x, self.forward, begin, end, self.spare)
-
         self.blocks.each(lift)
-        self.blocks.each(step)
+        self._smooth(from_zero=False)
+
+    def _smooth(self, from_zero: bool) -> None:
+        """A Gauss–Seidel step of x."""
+
+        def work(begin: int, end: int) -> None:
+            kernels.smooth(*self.chain, self.right, self.x, from_zero, self.forward, begin, end, self.spare)
+
+        self.blocks.each(work)
         self.x, self.spare = self.spare, self.x
 
     def take_rest(self) -> None:
