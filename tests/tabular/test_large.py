@@ -183,7 +183,10 @@ def test_a_coarser_model_gives_a_guess_that_saves_work():
 def test_ctrl_c_in_the_coarser_model_gives_bounds_of_the_model_itself(monkeypatch):
     model = zoo.criss_cross("IH", truncation=14)
 
-    def interrupt(*_):
+    iterate = policy_iteration.iterate_small
+
+    def interrupt(*arguments):
+        iterate(*arguments)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(policy_iteration, "iterate_small", interrupt)
