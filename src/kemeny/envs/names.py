@@ -29,6 +29,8 @@ Maker = Callable[..., Any]
 """A function or class that makes an environment."""
 LONGEST_KWARGS = 2**16
 """Characters of the keyword arguments, as JSON: config.json holds them."""
+OUR_IDS = "kemeny/"
+"""The ids of Kemeny's own tasks begin with this; they are registered when one is first named."""
 NUM_ENVS = "num_envs"
 """The parameter by which Kemeny says how many environments a maker makes together; never one of the user's."""
 
@@ -155,6 +157,8 @@ def find(env: Environment) -> "str | Maker":
         return env.source
     code = Code.named(env.source)
     if code is None:
+        if env.source.startswith(OUR_IDS):
+            importlib.import_module("kemeny.tasks")  # which registers them
         return env.source
     module = _import_file(code.home, env.name) if code.is_file else _import_module(code.home, env.name)
     registered = code.thing if code.is_file else env.source  # Gymnasium imports a module itself
@@ -333,6 +337,7 @@ def envpool_ids() -> frozenset[str]:
 
 def unknown(env: str) -> UserError:
     """The error for an id that neither EnvPool nor Gymnasium has, with the ids that may have been meant."""
+    importlib.import_module("kemeny.tasks")
     known = {name.lower(): name for name in (*gymnasium.registry, *envpool_ids())}
     other_versions = sorted(name for key, name in known.items() if key.split("-v")[0] == env.lower().split("-v")[0])
     close = other_versions or [known[key] for key in difflib.get_close_matches(env.lower(), known, n=5)]

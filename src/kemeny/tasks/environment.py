@@ -1,0 +1,141 @@
+"""A process as Gymnasium environments: one copy, or thousands of copies in one call."""
+
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from kemeny.errors import UserError
+from kemeny.tasks.process import Process
+
+Start = Literal["first", "elsewhere"]
+MASK = "action_mask"
+KEPT_STATES = 1_000
+"""Visited states among which a restart chooses, with `start="elsewhere"`."""
+
+
+class ProcessVectorEnv(VectorEnv):
+    """Copies of a process, all stepped in one call.
+
+    Observations are the states as they are, in single precision; rewards, costs (in `info`) and masks are those of the
+    process. No copy ever terminates. If `largest` is given, a copy whose state has a larger sum is cut (`truncated`):
+    so a policy under which queues grow without end is survived. `info["overflow"]` says which copies were cut.
+
+    A restart leads to the first state of the process or, with `start="elsewhere"`, to a state in which some copy was
+    not long ago: then the copies stay near the steady state however often they are restarted.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def __init__(
+        self, process: Process, num_envs: int, *, largest: float | None = None, start: Start = "first"
+    ) -> None:
+        if largest is not None and not largest > sum(process.start):
+            raise UserError(f"largest is {largest}; it must be more than {sum(process.start)}, the sum of the start.")
+        if start not in ("first", "elsewhere"):
+            raise UserError(f"start is {start!r}; it must be 'first' or 'elsewhere'.")
+        self.process, self.num_envs, self.largest, self.start = process, num_envs, largest, start
+        self.single_observation_space, self.single_action_space = spaces_of(process)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.states = np.tile(np.array(process.start, np.int64), (num_envs, 1))
+        self.visited = self.states[:1].copy()
+        """States in which some copy was not long ago."""
+        self._never = np.zeros(num_envs, bool)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Restart all copies, or those of `options["reset_mask"]`."""
+        super().reset(seed=seed)
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        if seed is not None:
+            self.visited = np.array([self.process.start], np.int64)
+        if self.start == "first":
+            self.states[mask] = self.process.start
+        else:
+            self.states[mask] = self.visited[self.np_random.integers(len(self.visited), size=int(mask.sum()))]
+        return self._observe(), self._masks()
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
+        """One step of all copies."""
+        actions = np.asarray(actions).reshape(self.num_envs, -1)
+        events = self.process.draw(self.states, actions, self.np_random)
+        self.states, reward, costs = self.process.outcome(self.states, actions, events)
+        info = self._masks() | dict(zip(self.process.cost_names, costs.T, strict=True))
+        truncated = self._never
+        if self.largest is not None:
+            truncated = info["overflow"] = self.states.sum(axis=1) > self.largest
+        if self.start == "elsewhere":
+            self._remember(truncated)
+        return self._observe(), reward, self._never, truncated, info
+
+    def get_state(self) -> dict[str, Any]:
+        """All that the next steps depend on."""
+        return {"states": self.states, "visited": self.visited, "random": self.np_random}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.states, self.visited, self.np_random = state["states"], state["visited"], state["random"]
+
+    def outcomes(self, observations: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What may be observed after an action, (rows, events, parts), and how likely each is, (rows, events)."""
+        states = np.rint(observations).astype(np.int64)
+        actions = np.asarray(actions).reshape(len(states), -1)
+        likely = np.broadcast_to(self.process.probabilities(states, actions), (len(states), self.process.events))
+        after = [
+            self.process.outcome(states, actions, np.full(len(states), event)).states
+            for event in range(self.process.events)
+        ]
+        return np.stack(after, axis=1).astype(np.float32), likely.astype(np.float32)
+
+    def _observe(self) -> np.ndarray:
+        return self.states.astype(np.float32)
+
+    def _masks(self) -> dict[str, np.ndarray]:
+        allowed = self.process.allowed(self.states)
+        return {} if allowed is None else {MASK: allowed.view(np.int8)}
+
+    def _remember(self, left_out: np.ndarray) -> None:
+        """Keep some of the present states in place of older ones."""
+        kept = np.flatnonzero(~left_out)
+        if kept.size:
+            some = self.states[kept[self.np_random.integers(kept.size, size=max(1, self.num_envs // 100))]]
+            self.visited = np.concatenate([self.visited, some])[-KEPT_STATES:]
+
+
+class ProcessEnv(gymnasium.Env):
+    """One copy of a process, with the same observations, rewards, costs and masks."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, process: Process, *, largest: float | None = None, start: Start = "first") -> None:
+        self._copies = ProcessVectorEnv(process, 1, largest=largest, start=start)
+        self.process = process
+        self.observation_space = self._copies.single_observation_space
+        self.action_space = self._copies.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Back to the start."""
+        super().reset(seed=seed)
+        observation, info = self._copies.reset(seed=seed)
+        return observation[0], _of_one(info)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """One step."""
+        observation, reward, _, truncated, info = self._copies.step(np.asarray(action)[None])
+        return observation[0], float(reward[0]), False, bool(truncated[0]), _of_one(info)
+
+
+def _of_one(info: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {name: rows[0] if rows[0].ndim else rows[0].item() for name, rows in info.items()}
+
+
+def spaces_of(process: Process) -> tuple[spaces.Box, spaces.Space]:
+    """The spaces of the observations and of the actions of one copy."""
+    high = np.array([np.inf if value is None else value for value in process.highest], np.float32)
+    observation = spaces.Box(np.array(process.lowest, np.float32), high, dtype=np.float32)
+    if len(process.choices) == 1:
+        return observation, spaces.Discrete(process.choices[0])
+    return observation, spaces.MultiDiscrete(list(process.choices))
