@@ -8,6 +8,15 @@ Array = Any
 """NumPy while it is collected, JAX while the learner uses it."""
 
 
+class Outcomes(NamedTuple):
+    """All that might have been observed after each step, where the environment knows it."""
+
+    observation: Float[Array, "event time env obs"]
+    probability: Float[Array, "event time env"]
+    reward: Float[Array, "time env"]
+    """The mean reward of the step."""
+
+
 class Rollout(NamedTuple):
     """`time` steps of `env` environments, time first; one policy acted throughout."""
 
@@ -27,6 +36,8 @@ class Rollout(NamedTuple):
     start_observation: Float[Array, "start obs"]
     """Start states of the latest restarts of all environments: a sample of μ, for J = E v(s₀). (The latest start of
     each environment would over-weight those from which the agent survives.)"""
+    outcomes: Outcomes | None = None
+    """If it is known and used."""
 
     @property
     def steps(self) -> int:

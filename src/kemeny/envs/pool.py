@@ -111,6 +111,17 @@ class Stateful(Pool, Protocol):
         ...
 
 
+class Farsighted(Pool, Protocol):
+    """A pool whose environment knows what may come of an action."""
+
+    def outcomes(self, rows: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For rows of observations and actions: all that may be observed next, (event, row, D), how likely each is,
+
+        (event, row), and the mean reward, (row,).
+        """
+        ...
+
+
 class Clock:
     """Steps since each environment's restart: which are at the time limit, and which wait for a restart."""
 

@@ -5,6 +5,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from kemeny.envs.copies import Copies
 from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import NotMade, RestartSeeds
+from kemeny.envs.masks import KEY
 from kemeny.envs.names import NUM_ENVS, Environment, EnvLike, as_environment, find, refuse_misfit, takes
 from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, Step, seed_of
 from kemeny.envs.settings import Simulation
@@ -179,6 +181,20 @@ class VectorPool:
         self._clock.waiting[:] = False
         self._begun = True
         return self._copies.set_state(own)
+
+    @property
+    def farsighted(self) -> bool:
+        """Whether the environment knows what may come of an action: it has a method `outcomes`."""
+        return callable(getattr(self._copies.env.unwrapped, "outcomes", None))
+
+    def outcomes(self, rows: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For rows of observations and actions: all that may be observed next, how likely each is, the mean reward."""
+        env: Any = self._copies.env.unwrapped
+        found = env.outcomes(rows[:, : self.spec.features], self._copies.actions.batch(actions))
+        seen = [found["observation"], *([found[KEY]] if self.spec.mask else [])]
+        after = np.concatenate(seen, axis=2, dtype=np.float32)
+        likely, reward = found["probability"].astype(np.float32), found["reward"].astype(np.float32)
+        return np.ascontiguousarray(np.moveaxis(after, 1, 0)), np.ascontiguousarray(likely.T), reward
 
     def take_faults(self) -> list[str]:
         """Always empty: what a vector environment raises is raised."""

@@ -7,16 +7,16 @@ decided here, for all alike.
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from kemeny.cluster import HERE, Place
 from kemeny.envs.faults import LARGEST, TRIES, usable
 from kemeny.envs.names import EnvLike, as_environment
-from kemeny.envs.pool import DEFAULT_SIMULATION
+from kemeny.envs.pool import DEFAULT_SIMULATION, Farsighted, make_pool
 from kemeny.envs.settings import Simulation
-from kemeny.errors import Damaged, RunError
+from kemeny.errors import Damaged, RunError, UserError
 from kemeny.experience.acting import Policy
 from kemeny.experience.elsewhere import CollectorLost, Elsewhere, Employer, Given, employer
 from kemeny.experience.ends import charge, find_goals
@@ -26,7 +26,7 @@ from kemeny.experience.shard import Shard, Starts
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.learner import State
 from kemeny.observers import NOBODY, Observer
-from kemeny.rollout import Rollout
+from kemeny.rollout import Outcomes, Rollout, flatten
 from kemeny.spaces import ArraySpec
 from kemeny.spec import Spec, check_arrays
 
@@ -47,6 +47,7 @@ class Collector:
         seed: int,
         costs: tuple = (),
         simulation: Simulation = DEFAULT_SIMULATION,
+        expected: bool = False,
         collectors: int = 1,
         place: Place = HERE,
         observer: Observer = NOBODY,
@@ -55,7 +56,8 @@ class Collector:
     ) -> None:
         """`batch_length` is the number of steps that each environment takes in a batch; `snapshot` is where to go on.
 
-        With `inexact`, environments that do not come back to where they were begin anew.
+        With `inexact`, environments that do not come back to where they were begin anew. With `expected`, batches have
+        all that might have come of each action.
         """
         self.seed, self.batch_length, self.num_envs, self.costs = seed, batch_length, num_envs, len(costs)
         self.observer, self.task, self.goal_seen = observer, task, False
@@ -67,6 +69,7 @@ class Collector:
         self._ends = np.cumsum(sizes)
         """Of each shard the environment after its last."""
         self._falls = np.zeros(len(sizes), np.int64)
+        self._outlook = make_outlook(env) if expected else None
         hires = employer(collectors, place, observer.say)
         self.crew = Alone(self.shares[0], observer) if hires is None else Crew(self.shares, hires, observer)
         try:
@@ -153,6 +156,8 @@ class Collector:
         self._check(batch)
         self._charge_ends(batch, np.concatenate([part.fell for part in taken], 1))
         self._history.remember(batch.action, self.crew.since_restart)
+        if self._outlook is not None:
+            batch = with_outcomes(self._outlook, batch)
         return batch, next((part.fault for part in taken if part.fault), "")
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -205,6 +210,8 @@ class Collector:
 
     def close(self) -> None:
         """Give back the simulators' threads and processes."""
+        if self._outlook is not None:
+            self._outlook.close()
         self.crew.close()
 
     def _charge_ends(self, batch: Rollout, ended: np.ndarray) -> None:
@@ -246,6 +253,27 @@ class Collector:
                     f"Environment {env} gave {name} that is {what} at its step {step}, "
                     f"after action {np.round(batch.action[t, env], 4).tolist()}."
                 )
+
+
+def make_outlook(env: EnvLike) -> Farsighted:
+    """A pool that is never stepped, but asked what may come of an action; or a `UserError`."""
+    name = as_environment(env).name
+    pool = make_pool(env, 1, seed=0)
+    if not getattr(pool, "farsighted", False):
+        pool.close()
+        raise UserError(
+            f"{name} does not know what may come of an action: --next-value expected needs a vector environment with a "
+            "method outcomes(observations, actions), such as those of Kemeny's own tasks."
+        )
+    return cast(Farsighted, pool)
+
+
+def with_outcomes(outlook: Farsighted, batch: Rollout) -> Rollout:
+    """The batch, with all that might have come of each action."""
+    rows = batch.cut.shape
+    seen, likely, reward = outlook.outcomes(flatten(batch.observation), flatten(batch.action))
+    outcomes = Outcomes(seen.reshape(len(seen), *rows, -1), likely.reshape(len(likely), *rows), reward.reshape(rows))
+    return batch._replace(outcomes=outcomes)
 
 
 class History:

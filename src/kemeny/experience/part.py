@@ -225,7 +225,9 @@ def allocate(spec: Spec, batch_length: int, num_envs: int, num_costs: int) -> Ro
 
 def columns(batch: Rollout, mine: slice) -> Rollout:
     """A view of some environments' part of a batch."""
-    views = {name: array[:, mine] for name, array in batch._asdict().items() if isinstance(array, np.ndarray)}
+    views: dict[str, Any] = {
+        name: array[:, mine] for name, array in batch._asdict().items() if isinstance(array, np.ndarray)
+    }
     views["start_observation"] = batch.start_observation
     return Rollout(**views, signals=tuple(signal[:, mine] for signal in batch.signals))
 

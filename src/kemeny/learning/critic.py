@@ -24,6 +24,24 @@ def annealed(step_size: float, iteration: Int[Array, ""], iterations: int | Int[
         return jnp.maximum(step_size * (1 - share), 0.0).astype(jnp.float32)
 
 
+def in_unit_of(critic: Critic, target: Float[Array, " sample"]) -> Critic:
+    """The same function of the state, with the targets' deviation as its unit.
+
+    In that unit a network learns values that are large beside the rewards, as in a queue that empties slowly, as fast
+    as small ones.
+    """
+    spread = jnp.std(target)
+    unit = jnp.where(jnp.isfinite(spread) & (spread > 0), spread, critic.unit)
+    *weights, head = critic.network.weights
+    *biases, offset = critic.network.biases
+    network = dataclasses.replace(
+        critic.network,
+        weights=(*weights, head * (critic.unit / unit)),
+        biases=(*biases, offset * (critic.unit / unit)),
+    )
+    return dataclasses.replace(critic, network=network, unit=unit)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def refit(
     fit: CriticFit,
@@ -41,6 +59,8 @@ def refit(
     and moments are the old ones.
     """
     adam = optax.scale_by_adam()
+    if fit.critic_unit == "targets":
+        critic = in_unit_of(critic, target)
     goal = (target - critic.mean) / critic.unit
     share = weight * (len(weight) / jnp.sum(weight))  # of mean 1 over the batch, so that a minibatch's mean is unbiased
 

@@ -64,6 +64,7 @@ def make_source(
         seed=settings.seed,
         costs=settings.cost,
         simulation=settings.simulation,
+        expected=settings.next_value == "expected",
         collectors=settings.collectors,
         place=place,
         observer=observer,

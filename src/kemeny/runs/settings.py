@@ -58,6 +58,9 @@ class Settings:
     """λ of the costs' advantage estimates [as the reward's, above which limits are broken]."""
     rate_by: Literal["reward", "td"] = "reward"
     """How the average criterion estimates ρ̂: the mean reward, or that corrected by v(s') − v(s)."""
+    next_value: Literal["sampled", "expected"] = "sampled"
+    """The value after a step: of the state that came, or its mean over all that might have come, for environments that
+    know this (Kemeny's own tasks do): the same on average, with less noise."""
     gauge: Literal["centred", "free"] = "centred"
     """Keep the average criterion's critic centred, or let its free constant drift."""
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()

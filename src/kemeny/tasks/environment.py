@@ -79,16 +79,23 @@ class ProcessVectorEnv(VectorEnv):
         """Go on from there."""
         self.states, self.visited, self.np_random = state["states"], state["visited"], state["random"]
 
-    def outcomes(self, observations: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What may be observed after an action, (rows, events, parts), and how likely each is, (rows, events)."""
+    def outcomes(self, observations: np.ndarray, actions: np.ndarray) -> dict[str, np.ndarray]:
+        """What may come of actions: of each row all that may be observed next, how likely that is, the mean reward.
+
+        `observation` is (rows, events, parts), `probability` (rows, events), `reward` (rows,), and `action_mask`, if
+        there are masks, (rows, events, options).
+        """
         states = np.rint(observations).astype(np.int64)
-        actions = np.asarray(actions).reshape(len(states), -1)
-        likely = np.broadcast_to(self.process.probabilities(states, actions), (len(states), self.process.events))
-        after = [
-            self.process.outcome(states, actions, np.full(len(states), event)).states
-            for event in range(self.process.events)
-        ]
-        return np.stack(after, axis=1).astype(np.float32), likely.astype(np.float32)
+        actions, count = np.asarray(actions).reshape(len(states), -1), self.process.events
+        likely = np.broadcast_to(self.process.probabilities(states, actions), (len(states), count))
+        after = np.empty((len(states), count, states.shape[1]), np.int64)
+        reward = np.zeros(len(states))
+        for event in range(count):
+            after[:, event], paid, _ = self.process.outcome(states, actions, np.full(len(states), event))
+            reward += likely[:, event] * paid
+        found = {"observation": after.astype(np.float32), "probability": likely, "reward": reward}
+        allowed = self.process.allowed(after.reshape(-1, states.shape[1]))
+        return found if allowed is None else found | {MASK: allowed.reshape(len(states), count, -1)}
 
     def _observe(self) -> np.ndarray:
         return self.states.astype(np.float32)

@@ -139,7 +139,7 @@ def _activity(given: Activity | Sequence[float], name: str) -> Activity:
         return Activity(int(server), int(job_class), float(rate), *map(int, rest))
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"{name}: an activity is [server, class, rate] or [server, class, rate, least number of jobs], not {given!r}."
+            f"{name}: an activity is [server, class, rate] or [server, class, rate, least jobs], not {given!r}."
         ) from error
 
 
