@@ -170,6 +170,7 @@ CHANGED = {
     "critic_l2": 0.5,
     "critic_epochs": 2,
     "critic_minibatch": 20,
+    "critic_unit": "targets",
 }
 ELSEWHERE = {
     "cost": "test_constraints.py",
@@ -184,6 +185,7 @@ ELSEWHERE = {
     "workers": "changes speed alone: envs/test_gymnasium.py",
     "step_timeout": "envs/test_gymnasium.py",
     "restart_faulty": "test_faults.py",
+    "next_value": "tasks/test_luck.py",
 }
 
 

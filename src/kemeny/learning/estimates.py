@@ -2,17 +2,14 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kemeny.criterion import Criterion
 from kemeny.learning.advantages import gae
 from kemeny.learning.learner import Learner, State
-from kemeny.learning.networks import Critic
-from kemeny.learning.normalizer import Normalizer
+from kemeny.learning.luck import mean_value, share_to_remove
 from kemeny.learning.samples import Samples
-from kemeny.rollout import Outcomes, Rollout, flatten
+from kemeny.rollout import Rollout, flatten
 
 
 class Estimate(NamedTuple):
@@ -26,6 +23,8 @@ class Estimate(NamedTuple):
     advantage_std: Float[Array, ""]
     explained_variance: Float[Array, ""]
     """Share of the targets' variance that the critic knew before it was refitted."""
+    luck_removed: Float[Array, ""] | None
+    """Share of what luck added to each step that was subtracted; None if it is not known (`luck.py`)."""
 
 
 def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples, tuple[Estimate, ...]]:
@@ -39,10 +38,15 @@ def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples,
         value = critic(x)
         next_value = jnp.where(rollout.terminal, 0, critic(next_x))
         lam = learner.gae_lambda if number == 0 else learner.cost_gae_lambda
+        luck_removed = None
         if rollout.outcomes is not None:
-            mean = rollout.outcomes.reward if number == 0 else signal
-            after = _mean_after(critic, normalize, rollout.outcomes)
-            signal, next_value = _without_luck(criterion, signal, mean, value, next_value, after, trace, lam)
+            paid, came = signal, next_value
+            mean_paid = rollout.outcomes.reward if number == 0 else paid
+            mean_came = mean_value(lambda seen, critic=critic: critic(normalize(seen)), rollout.outcomes)
+            bellman = criterion.bellman(criterion.estimate_rate(paid, value, came))
+            luck_removed = share_to_remove(bellman, paid, mean_paid, value, came, mean_came, trace, lam)
+            signal = paid - luck_removed * (paid - mean_paid)
+            next_value = came - luck_removed * (came - mean_came)
         rate = criterion.estimate_rate(signal, value, next_value)
         advantage = gae(criterion.bellman(rate), signal, value, next_value, trace, lam)
         target = criterion.fix_gauge(advantage + value)
@@ -51,7 +55,7 @@ def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples,
         unexplained = jnp.var(target - value) / jnp.var(target)
         advantages.append(advantage)
         targets.append(target)
-        estimates.append(Estimate(rate, objective, value.mean(), advantage.std(), 1 - unexplained))
+        estimates.append(Estimate(rate, objective, value.mean(), advantage.std(), 1 - unexplained, luck_removed))
     x, action = flatten(x), flatten(rollout.action)
     samples = Samples(
         x=x,
@@ -62,36 +66,3 @@ def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples,
         weight=jnp.ones(len(x), x.dtype),
     )
     return samples, tuple(estimates)
-
-
-def _mean_after(critic: Critic, normalize: Normalizer, outcomes: Outcomes) -> Float[Array, "time env"]:
-    """E[v(sₜ₊₁) | sₜ, aₜ]."""
-    parts = jax.lax.map(lambda one: one[1] * critic(normalize(one[0])), (outcomes.observation, outcomes.probability))
-    return parts.sum(0)
-
-
-def _without_luck(
-    criterion: Criterion,
-    signal: Float[Array, "time env"],
-    mean_signal: Float[Array, "time env"],
-    value: Float[Array, "time env"],
-    next_value: Float[Array, "time env"],
-    mean_next_value: Float[Array, "time env"],
-    trace: Float[Array, "time env"],
-    lam: float,
-) -> tuple[Float[Array, "time env"], Float[Array, "time env"]]:
-    """The signal and the value after each step, without the share of chance that can be told.
-
-    What came differs from its mean by luck, lₜ = rₜ + v(sₜ₊₁) − E[rₜ + v(sₜ₊₁) | sₜ, aₜ], a martingale difference.
-    Subtracting β·lₜ changes no expectation. With an exact critic and β = 1 it takes away all noise but that of the
-    actions (the approximating martingale process of Henderson & Glynn 2002); with a poor critic it adds noise. So β is
-    the share that leaves the advantages the least variance in this batch, between 0 and 1.
-    """
-    bellman = criterion.bellman(criterion.estimate_rate(signal, value, next_value))
-    luck = signal - mean_signal + bellman.discount * (next_value - mean_next_value)
-    advantage = gae(bellman, signal, value, next_value, trace, lam)
-    zero = jnp.zeros_like(luck)
-    lucky = gae(bellman._replace(offset=0.0), luck, zero, zero, trace, lam)
-    share = jnp.clip(jnp.mean((advantage - advantage.mean()) * lucky) / jnp.mean(lucky**2), 0, 1)
-    share = jnp.where(jnp.isfinite(share), share, 0.0)
-    return signal - share * (signal - mean_signal), next_value - share * (next_value - mean_next_value)

@@ -34,6 +34,7 @@ class Metrics(NamedTuple):
     advantage_std: Float[Array, ""]
     value_mean: Float[Array, ""]
     explained_variance: Float[Array, ""]
+    luck_removed: Float[Array, ""] | None
     step: Report
     costs: "CostMetrics | None"
     critics: "CriticMetrics"
@@ -111,6 +112,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         advantage_std=reward.advantage_std,
         value_mean=reward.value_mean,
         explained_variance=reward.explained_variance,
+        luck_removed=reward.luck_removed,
         step=report,
         costs=CostMetrics(objective[1:], limits.excess, realised[1:]) if costs else None,
         critics=CriticMetrics(jnp.zeros(len(estimates)), jnp.array(False)),

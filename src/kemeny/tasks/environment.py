@@ -91,7 +91,10 @@ class ProcessVectorEnv(VectorEnv):
         after = np.empty((len(states), count, states.shape[1]), np.int64)
         reward = np.zeros(len(states))
         for event in range(count):
-            after[:, event], paid, _ = self.process.outcome(states, actions, np.full(len(states), event))
+            next_states, paid, _ = self.process.outcome(states, actions, np.full(len(states), event))
+            after[:, event] = np.where(
+                likely[:, event, None] > 0, next_states, states
+            )  # what cannot happen is no state
             reward += likely[:, event] * paid
         found = {"observation": after.astype(np.float32), "probability": likely, "reward": reward}
         allowed = self.process.allowed(after.reshape(-1, states.shape[1]))
