@@ -45,9 +45,10 @@ def test_the_default_is_what_settings_say():
     assert presets.preset("default") == Settings()
 
 
-def test_the_paper_departs_in_what_its_preset_names():
+@pytest.mark.parametrize("preset", [presets.PAPER, presets.QUEUES], ids=["paper", "queues"])
+def test_a_preset_departs_in_what_it_names(preset):
     default = to_flat(Settings())
-    assert all(default[name] != value for name, value in presets.PAPER.items())
+    assert all(default[name] != value for name, value in preset.items())
 
 
 @pytest.mark.parametrize("algorithm", ["acop", ["acpo"], None])
@@ -57,7 +58,7 @@ def test_an_unknown_algorithm_is_refused(algorithm):
 
 
 def test_an_unknown_preset():
-    with pytest.raises(UserError, match="default and paper"):
+    with pytest.raises(UserError, match="there are default, paper, queues"):
         kemeny.train("Ant-v3", preset="papre")  # type: ignore[arg-type]
 
 
@@ -78,6 +79,6 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
     assert (settings["cut"], settings["gae_lambda"], settings["steps"]) == (default, PAPER["gae_lambda"], 100)
     assert settings["log_std"] is None
     assert (
-        "The paper's settings: --delta 0.01 --gae-lambda 0.95 --log-std None --reset-cost 100.0\n"
+        "Settings of the preset paper: --delta 0.01 --gae-lambda 0.95 --log-std None --reset-cost 100.0\n"
         in capsys.readouterr().out
     )

@@ -28,7 +28,8 @@ from tests.test_training import same_numbers
 ENV, KWARGS = "kemeny/CrissCross-v0", {"regime": "IL"}
 SMALL = {
     "env_kwargs": KWARGS, "steps": 2_000, "num_envs": 20, "batch_size": 400, "cut": 10**6, "eval_every": 10**6,
-    "eval_trajectories": 2, "eval_max_steps": 20, "checkpoint_every": 800, "hidden": (8,), "critic_epochs": 2,
+    "eval_trajectories": 2, "eval_max_steps": 20, "checkpoint_every": 800, "hidden": (8,), "critic_epochs": 10,
+    "critic_step_size": 1e-2, "critic_unit": "targets", "critic_l2": 0.0, "critic_minibatch": 50,
 }  # fmt: skip
 CHAIN = np.array([[[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]], [[0.3, 0.3, 0.4], [0.0, 1.0, 0.0]], [[0.9, 0.0, 0.1]] * 2])
 PAYS = np.array([[0.0, 1.0], [2.0, -1.0], [5.0, 4.0]])
@@ -194,10 +195,17 @@ def test_a_run_with_expected_values_is_another_and_resumes_exactly(tmp_path):
     plain = kemeny.train(ENV, out=tmp_path / "plain", **SMALL)
     whole = kemeny.train(ENV, out=tmp_path / "whole", next_value="expected", **SMALL)
     assert not same_numbers(plain, whole)
-    assert all(0 <= record["luck_removed"] <= 1 for record in whole.metrics)
+    assert whole.metrics[-1]["luck_removed"] > 0.3  # the critic has learned enough
+    assert not same_numbers_of("kl", plain, whole)
     assert not any("luck_removed" in record for record in plain.metrics)
     kemeny.train(ENV, out=tmp_path / "part", next_value="expected", callback=stop_after(1_200), **SMALL)
     assert same_numbers(whole, kemeny.resume(tmp_path / "part"))
+
+
+def same_numbers_of(field, *runs):
+    """Whether all records of the runs have the same numbers there."""
+    first, second = ([record[field] for record in run.metrics] for run in runs)
+    return first == second
 
 
 def stop_after(steps):
@@ -205,9 +213,10 @@ def stop_after(steps):
     return lambda record: record["steps"] >= steps
 
 
-def test_an_environment_that_does_not_know_what_may_come_is_refused():
+def test_an_environment_that_does_not_know_what_may_come_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(UserError, match=r"CartPole-v1 does not know what may come .* outcomes\(observations"):
-        kemeny.train("CartPole-v1", next_value="expected", steps=100)
+        kemeny.train("CartPole-v1", next_value="expected", steps=100, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
@@ -227,4 +236,4 @@ def test_targets_that_are_all_alike_leave_the_unit():
 
 def test_the_discounted_criterion_has_it_too(tmp_path):
     run = kemeny.train(ENV, out=tmp_path / "run", algorithm="trpo", gamma=0.9, next_value="expected", **SMALL)
-    assert max(record["luck_removed"] for record in run.metrics) > 0.5
+    assert run.metrics[-1]["luck_removed"] > 0.3

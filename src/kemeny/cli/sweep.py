@@ -40,7 +40,7 @@ def sweep(
     values: Annotated[Values, arg(name="")] = NO_VALUES,  # pyright: ignore[reportInvalidTypeForm]
     seeds: tuple[int, ...] | None = None,
     env_kwargs: Annotated[tuple[str, ...] | None, arg(metavar="JSON…")] = None,
-    preset: Annotated[tuple[str, ...] | None, arg(metavar="default|paper…")] = None,
+    preset: Annotated[tuple[str, ...] | None, arg(metavar="default|paper|queues…")] = None,
     init_from: Annotated[tuple[str, ...] | None, arg(metavar="DIR…")] = None,
     out: Path | None = None,
     only: Annotated[tuple[str, ...], arg(metavar="ARM…")] = (),
@@ -62,7 +62,7 @@ def sweep(
         values: Settings, each with one or more values.
         seeds: One run of each combination per seed [0].
         env_kwargs: Arguments with which the environments are made, as JSON; several are swept over.
-        preset: Where a setting is not given: the default, or the paper's; several are swept over.
+        preset: Where a setting is not given: the default, the paper's, or that for queues; several are swept over.
         init_from: Runs or checkpoints to begin with; several are swept over.
         out: The directory of the sweep [runs/sweep, or runs/NAME for a file NAME.toml].
         only: Arms or groups of the file that are meant [all].

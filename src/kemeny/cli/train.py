@@ -37,7 +37,8 @@ def train(
         settings: What to learn and how.
         env_kwargs: Arguments with which the environment is made, as JSON.
         out: The run directory to make [runs/ENV-ALGORITHM-seedSEED].
-        preset: Where a setting is not given: the default, or the paper's (Appendix H).
+        preset: Where a setting is not given: the default; the paper's (Appendix H); or, for queues, stocks and machines
+            that are simulated by the thousand, such as Kemeny's own tasks, `queues`.
         init_from: Begin with the policy, the critics and the normaliser of this run, or of this checkpoint of a run.
             The environment must have the same spaces and the networks the same sizes; all else may be another.
         resume_if_exists: If --out is there already and is a run of this environment with these settings, go on with
@@ -53,7 +54,7 @@ def train(
     named = as_environment(env, read_kwargs(env_kwargs))
     if preset != "default":
         settings = _given(preset_settings(preset))
-        print(f"The paper's settings: {described(preset, settings)}")
+        print(f"Settings of the preset {preset}: {described(preset, settings)}")
     place = Place(backend, ray_address)
     about = {"init_from": init_from, "resume_if_exists": resume_if_exists, "place": place}
     say_finished(start(named, settings, out, [Terminal()], **about))

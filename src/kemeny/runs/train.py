@@ -10,6 +10,7 @@ from kemeny.envs.pool import inspect, why_not_envpool
 from kemeny.envs.trust import remember
 from kemeny.errors import UserError
 from kemeny.experience.check import known_beforehand
+from kemeny.experience.collect import make_outlook
 from kemeny.machine import differences, keep_compiled, keep_cores, surroundings, xla_cores
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
@@ -117,6 +118,8 @@ def _begin(
 ) -> Run:
     refuse_existing(out)
     spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
+    if settings.next_value == "expected":
+        make_outlook(env).close()
     keep_compiled(xla_cores())
     initial = None if init_from is None else take_over(init_from, settings, spec, env.name, Observers(observers).say)
     config = {
