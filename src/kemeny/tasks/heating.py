@@ -14,7 +14,8 @@ windows add or take heat at random. The action is the heating power in kW.
 The reward of a step is −(energy + comfort · discomfort). The energy is the square of the power: the more is drawn, the
 more a kilowatt costs. The discomfort, also in `info`, is the squared difference between the room's temperature and the
 wanted one. So the task is linear with a quadratic cost, and its optimum is exact (`kemeny.tasks.linear_quadratic`),
-except that power is limited. The limits are so wide that the best rules reach them in fewer than one step of a million (`clipped`).
+except that power is limited. The limits are so wide that the best rules reach them in fewer than one step of a million
+(`clipped`).
 
 A limit on the discomfort that binds has the same best rule whatever `comfort` is: it is the rule with the least energy.
 """
