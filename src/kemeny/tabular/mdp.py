@@ -409,14 +409,19 @@ class MDP:
         return MDPEnv(self)
 
 
-def solve_discounted(chain: Chain, right: np.ndarray, gamma: float, transposed: bool = False) -> np.ndarray:
-    """(I − γP)⁻¹·b, the discounted value of a reward b; with Pᵀ, the discounted visits from a start distribution b."""
+def solve_discounted(
+    chain: Chain, right: np.ndarray, gamma: float, transposed: bool = False, guess: np.ndarray | None = None
+) -> np.ndarray:
+    """(I − γP)⁻¹·b, the discounted value of a reward b; with Pᵀ, the discounted visits from a start distribution b.
+
+    A large system is solved by iterations that begin with the `guess`.
+    """
     P = chain.P.T if transposed else chain.P
     if not chain.is_sparse:
         return np.linalg.solve(np.eye(chain.n) - gamma * P, right)
     if chain.n > DIRECT_FIRST:
         matrix = sp.csr_array(P)
-        found = krylov(lambda x: x - gamma * (matrix @ x), right, None)
+        found = krylov(lambda x: x - gamma * (matrix @ x), right, guess)
         if found is not None:
             return found
     return np.asarray(spla.spsolve(sp.csc_array(sp.eye_array(chain.n) - gamma * P), right))

@@ -1,4 +1,4 @@
-"""Continuing tasks of operations research, many of them with a known optimum: queues, networks, stocks, machines.
+"""Continuing tasks of operations research, many with a known optimum: queues, networks, stocks, machines, heating.
 
     kemeny train kemeny/CrissCross-v0 --env-kwargs '{"regime": "BM"}'
 
@@ -6,10 +6,12 @@
     process = tasks.criss_cross("BM")
     process.model(truncation=40)            # the exact model
 
-Each task is a `Process`, described once. Importing this room registers the environments with Gymnasium. No JAX.
+Each of these is a `Process`, described once. `Heating` has temperatures as states and power as actions instead, and its
+optimum comes from linear-quadratic control. Importing this room registers the environments with Gymnasium. No JAX.
 """
 
 from kemeny.tasks.environment import ProcessEnv, ProcessVectorEnv
+from kemeny.tasks.heating import Heating, HeatingEnv, HeatingVectorEnv
 from kemeny.tasks.network import Activity, Network
 from kemeny.tasks.networks import criss_cross, n_model, reentrant_line, server_allocation, six_class
 from kemeny.tasks.process import Outcome, Process
@@ -17,6 +19,9 @@ from kemeny.tasks.registration import process_of, register
 
 __all__ = [
     "Activity",
+    "Heating",
+    "HeatingEnv",
+    "HeatingVectorEnv",
     "Network",
     "Outcome",
     "Process",

@@ -115,16 +115,15 @@ class ProcessVectorEnv(VectorEnv):
             self.visited = np.concatenate([self.visited, some])[-KEPT_STATES:]
 
 
-class ProcessEnv(gymnasium.Env):
-    """One copy of a process, with the same observations, rewards, costs and masks."""
+class OneCopy(gymnasium.Env):
+    """A vector environment of one copy, as an ordinary environment."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, process: Process, *, largest: float | None = None, start: Start = "first") -> None:
-        self._copies = ProcessVectorEnv(process, 1, largest=largest, start=start)
-        self.process = process
-        self.observation_space = self._copies.single_observation_space
-        self.action_space = self._copies.single_action_space
+    def __init__(self, copies: VectorEnv) -> None:
+        self._copies = copies
+        self.observation_space = copies.single_observation_space
+        self.action_space = copies.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Back to the start."""
@@ -136,6 +135,14 @@ class ProcessEnv(gymnasium.Env):
         """One step."""
         observation, reward, _, truncated, info = self._copies.step(np.asarray(action)[None])
         return observation[0], float(reward[0]), False, bool(truncated[0]), _of_one(info)
+
+
+class ProcessEnv(OneCopy):
+    """One copy of a process, with the same observations, rewards, costs and masks."""
+
+    def __init__(self, process: Process, *, largest: float | None = None, start: Start = "first") -> None:
+        super().__init__(ProcessVectorEnv(process, 1, largest=largest, start=start))
+        self.process = process
 
 
 def _of_one(info: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,17 +1,20 @@
 """The tasks as environments of Gymnasium: their ids, and what makes them."""
 
-import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from kemeny.errors import UserError
 from kemeny.tasks import networks
 from kemeny.tasks.environment import ProcessEnv, ProcessVectorEnv
+from kemeny.tasks.heating import Heating, HeatingEnv, HeatingVectorEnv
 from kemeny.tasks.network import Network
 from kemeny.tasks.process import Process
+
+Description = TypeVar("Description")
 
 PROCESSES: dict[str, Callable[..., Process]] = {
     "CrissCross-v0": networks.criss_cross,
@@ -28,38 +31,72 @@ OPTIONS = ("largest", "start")
 """Arguments that every environment has beside those of its process."""
 
 
+class Makers(NamedTuple):
+    """What makes the environments of an id; both take its arguments."""
+
+    one: Callable[..., gymnasium.Env]
+    """One copy."""
+    many: Callable[..., VectorEnv]
+    """Many copies in one call; it takes `num_envs`, too."""
+
+
 def process_of(env: str, **kwargs: Any) -> Process:
     """The process of an id, such as `CrissCross-v0`, with these arguments."""
-    make = PROCESSES[env.removeprefix(f"{NAMESPACE}/")]
+    name = env.removeprefix(f"{NAMESPACE}/")
+    return describe(name, PROCESSES[name], OPTIONS, kwargs)
+
+
+def describe(
+    name: str, make: Callable[..., Description], options: Sequence[str], kwargs: dict[str, Any]
+) -> Description:
+    """What these arguments describe; `options` are further arguments that a message names."""
     known = inspect.signature(make).parameters
-    unknown = [name for name in kwargs if name not in known]
+    unknown = [argument for argument in kwargs if argument not in known]
     if unknown:
         raise UserError(
-            f"{NAMESPACE}/{env} has no argument {unknown[0]!r}; its arguments are {', '.join((*known, *OPTIONS))}."
+            f"{NAMESPACE}/{name} has no argument {unknown[0]!r}; its arguments are {', '.join((*known, *options))}."
         )
     return make(**kwargs)
 
 
-def make_one(env: str, **kwargs: Any) -> ProcessEnv:
-    """One copy."""
-    options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-    return ProcessEnv(process_of(env, **kwargs), **options)
+def of_process(name: str) -> Makers:
+    """The makers of a process."""
+
+    def split(kwargs: dict[str, Any]) -> tuple[Process, dict[str, Any]]:
+        options = {option: kwargs.pop(option) for option in OPTIONS if option in kwargs}
+        return process_of(name, **kwargs), options
+
+    def one(**kwargs: Any) -> ProcessEnv:
+        process, options = split(kwargs)
+        return ProcessEnv(process, **options)
+
+    def many(num_envs: int, **kwargs: Any) -> ProcessVectorEnv:
+        process, options = split(kwargs)
+        return ProcessVectorEnv(process, num_envs, **options)
+
+    return Makers(one, many)
 
 
-def make_many(env: str, num_envs: int, **kwargs: Any) -> ProcessVectorEnv:
-    """Many copies in one call."""
-    options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-    return ProcessVectorEnv(process_of(env, **kwargs), num_envs, **options)
+def of_heating(name: str) -> Makers:
+    """The makers of the heated room."""
+    return Makers(
+        lambda **kwargs: HeatingEnv(describe(name, Heating, (), kwargs)),
+        lambda num_envs, **kwargs: HeatingVectorEnv(describe(name, Heating, (), kwargs), num_envs),
+    )
+
+
+MAKERS = {name: of_process(name) for name in PROCESSES} | {"Heating-v0": of_heating("Heating-v0")}
+"""What makes the environments of each id."""
 
 
 def register() -> None:
     """Make the ids known to Gymnasium; a second call changes nothing."""
-    for name in PROCESSES:
+    for name, makers in MAKERS.items():
         if f"{NAMESPACE}/{name}" not in gymnasium.registry:
             gymnasium.register(
                 f"{NAMESPACE}/{name}",
-                entry_point=functools.partial(make_one, name),
-                vector_entry_point=functools.partial(make_many, name),
+                entry_point=makers.one,
+                vector_entry_point=makers.many,
                 disable_env_checker=True,
                 order_enforce=False,
             )
