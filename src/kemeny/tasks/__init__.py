@@ -9,7 +9,10 @@
 Each task is a `Process`, described once. Importing this room registers the environments with Gymnasium. No JAX.
 """
 
+from kemeny.tasks.admission import access_control, admission
 from kemeny.tasks.environment import ProcessEnv, ProcessVectorEnv
+from kemeny.tasks.inventory import dual_sourcing, lost_sales, perishable
+from kemeny.tasks.machines import machine_replacement, maintenance
 from kemeny.tasks.network import Activity, Network
 from kemeny.tasks.networks import criss_cross, n_model, reentrant_line, server_allocation, six_class
 from kemeny.tasks.process import Outcome, Process
@@ -22,8 +25,15 @@ __all__ = [
     "Process",
     "ProcessEnv",
     "ProcessVectorEnv",
+    "access_control",
+    "admission",
     "criss_cross",
+    "dual_sourcing",
+    "lost_sales",
+    "machine_replacement",
+    "maintenance",
     "n_model",
+    "perishable",
     "process_of",
     "reentrant_line",
     "register",
