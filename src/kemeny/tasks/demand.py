@@ -1,7 +1,7 @@
 """Demand per period: which amounts are asked for, and how likely each is.
 
-Demands that a stock cannot tell apart, since each of them empties it, are one event. It asks for their mean, so the mean
-number of units that are lost is exact.
+Demands that a stock cannot tell apart, since each of them empties it, are one event. It asks for their mean, so that
+the mean number of units that are lost is exact.
 """
 
 from typing import NamedTuple

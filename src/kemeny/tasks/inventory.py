@@ -39,7 +39,9 @@ def lost_sales(
     largest_order = whole(task, "the largest order", largest_order, AtLeast(1))
     if capacity is None:
         capacity = max(newsvendor_level(demand * (lead_time + 1), penalty / (penalty + holding)), 1)
-    return LostSales(lead_time, penalty, holding, demand, largest_order, whole(task, "capacity", capacity, AtLeast(1)))
+    return LostSales(
+        lead_time, penalty, holding, demand, largest_order, whole(task, "the capacity", capacity, AtLeast(1))
+    )
 
 
 class LostSales(Process):
