@@ -173,9 +173,9 @@ def test_base_stock_orders_up_to_the_level():
 
 
 def test_dual_index_orders_express_first():
-    rule = DualIndex(express=4, regular=9, cap=3, largest_order=8)
-    observations = np.array([[-2.0, 1.0], [5.0, 3.0], [4.0, 8.0], [-7.0, 4.0]], np.float32)
-    expected = [[3, 6], [1, 0], [0, 0], [3, 8]]
+    rule = DualIndex(express=4, regular=9, cap=5, largest_order=8)
+    observations = np.array([[-2.0, 1.0], [5.0, 3.0], [4.0, 8.0], [-7.0, 4.0], [-7.0, 0.0]], np.float32)
+    expected = [[4, 6], [1, 0], [0, 0], [4, 8], [5, 8]]
     np.testing.assert_array_equal(rule.rows(observations, masks=None), expected)
     for one, orders in zip(observations, expected, strict=True):
         np.testing.assert_array_equal(rule(one), orders)
