@@ -6,11 +6,12 @@ import math
 import gymnasium
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.stats import poisson
 
 from kemeny import tasks
 from kemeny.errors import UserError
-from kemeny.tabular import solve
+from kemeny.tabular import Chain, solve
 from kemeny.tasks.demand import newsvendor_level, poisson_demand
 from kemeny.tasks.inventory import DualSourcing
 from kemeny.tasks.stock_rules import (
@@ -20,6 +21,7 @@ from kemeny.tasks.stock_rules import (
     best_base_stock,
     best_capped_base_stock,
     best_dual_index,
+    stationary,
 )
 from tests.tasks.agreement import assert_agrees
 
@@ -181,13 +183,24 @@ def test_dual_index_orders_express_first():
         np.testing.assert_array_equal(rule(one), orders)
 
 
-def dense_cost(model, actions):
-    """By the stationary equations of the whole chain, dense."""
-    n = model.n_states
-    chain = np.stack([model.by_action[a][[s]].toarray().ravel() for s, a in enumerate(actions)])
-    equations = np.vstack([chain.T - np.eye(n), np.ones(n)])
-    share = np.linalg.lstsq(equations, np.append(np.zeros(n), 1.0), rcond=None)[0]
-    return -sum(share[s] * model.rewards[s, a] for s, a in enumerate(actions))
+def dense_cost(transitions, rewards, actions):
+    """By the stationary equations of the whole chain, dense; its last equation is that the shares sum to 1."""
+    n = len(actions)
+    equations = transitions[np.arange(n), actions].T - np.eye(n)
+    equations[-1] = 1.0
+    return -np.linalg.solve(equations, np.eye(n)[-1]) @ rewards[np.arange(n), actions]
+
+
+@pytest.mark.parametrize("flip", [0.1, 1.0], ids=["forgets", "periodic"])
+def test_the_stationary_distribution_by_steps_or_by_a_solve(flip):
+    """Two states that change places with probability `flip` (always: it never settles), and a transient one."""
+    chain = Chain(sp.csr_array([[1 - flip, flip, 0], [flip, 1 - flip, 0], [0.5, 0.25, 0.25]]))
+    np.testing.assert_allclose(stationary(chain), [0.5, 0.5, 0], atol=1e-12)
+
+
+def test_a_rule_without_an_average_is_refused():
+    with pytest.raises(UserError, match=r"no average cost.*2 recurrent classes"):
+        stationary(Chain(sp.eye_array(2, format="csr")))
 
 
 def test_the_best_base_stock_against_brute_force():
@@ -195,7 +208,9 @@ def test_the_best_base_stock_against_brute_force():
     model = process.model()
     states = [(stock, due) for stock in range(6) for due in range(4)]
     costs = {
-        (level, cap): dense_cost(model, [min(max(level - sum(state), 0), cap) for state in states])
+        (level, cap): dense_cost(
+            model.transitions, model.rewards, [min(max(level - sum(state), 0), cap) for state in states]
+        )
         for level in range(9)
         for cap in range(1, 4)
     }
@@ -211,14 +226,14 @@ def test_the_best_dual_index_against_brute_force(express_cost):
     process = tasks.dual_sourcing(2, **SMALL_DUAL_SOURCING | {"express_cost": express_cost})
     model = process.model()
     states = [(net_stock, due) for net_stock in range(-2, 7) for due in range(5)]
-    costs = {}
+    costs, transitions = {}, model.transitions
     for express, regular, cap in itertools.product(range(-1, 5), range(-1, 12), range(1, 5)):
         actions = []
         for net_stock, due in states:
             fast = min(max(express - net_stock, 0), 4)
             slow = min(max(regular - net_stock - due - fast, 0), cap)
             actions.append(5 * slow + fast)
-        costs[express, regular, cap] = dense_cost(model, actions)
+        costs[express, regular, cap] = dense_cost(transitions, model.rewards, actions)
     plain, capped = best_dual_index(process), best_dual_index(process, model, capped=True)
     assert plain.cost == pytest.approx(min(cost for (_, _, cap), cost in costs.items() if cap == 4), abs=1e-9)
     assert capped.cost == pytest.approx(min(costs.values()), abs=1e-9)

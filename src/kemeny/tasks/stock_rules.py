@@ -10,14 +10,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.sparse.csgraph import breadth_first_order
 
 from kemeny.errors import UserError
+from kemeny.tabular.chain import Chain
 from kemeny.tabular.mdp import MDP
 from kemeny.tasks.inventory import DualSourcing, LostSales
 from kemeny.tasks.process import Process
 
 NOTICEABLE = 1e-9
 """A smaller difference of two costs is a rounding error: the walk over levels ends on a plateau."""
+
+FORGOTTEN = 1e-13
+"""The change per step of a distribution, in sum, at which it counts as stationary."""
+MOST_STEPS = 5000
+"""Steps in which that is expected."""
 
 
 class Rule(Protocol):
@@ -97,7 +104,7 @@ class Best(NamedTuple):
 
 
 def average_cost(process: Process, rule: Rule, model: MDP | None = None) -> float:
-    """Minus the average reward of a rule, from the stationary distribution of its chain.
+    """Minus the average reward of a rule that begins at the start, from the stationary distribution of its chain.
 
     `model` is the model of the process, if it has been made already.
     """
@@ -107,10 +114,24 @@ def average_cost(process: Process, rule: Rule, model: MDP | None = None) -> floa
     chosen = rule.rows(states.astype(np.float32)).reshape(len(states), -1)
     actions = np.ravel_multi_index(tuple(chosen.T), process.choices)
     chain = model.chain(actions)
+    reached = np.sort(breadth_first_order(chain.P, int(np.argmax(model.start)), return_predecessors=False))
+    share = stationary(Chain.trusted(chain.P[reached][:, reached]))
+    return -float(share @ model.rewards[reached, actions[reached]])
+
+
+def stationary(chain: Chain) -> np.ndarray:
+    """The stationary distribution: after some dozen steps a stock has forgotten its start, and only else it is solved.
+
+    A chain with several recurrent classes has none, and is refused.
+    """
     if not chain.is_unichain:
-        raise UserError(f"{rule} has no average cost that is the same for all start states: {chain.classes}.")
-    visited = chain.classes.recurrent[0]
-    return -float(chain.recurrent_chain().stationary @ model.rewards[visited, actions[visited]])
+        raise UserError(f"The rule has no average cost, for where it ends up is left to chance: {chain.classes}.")
+    share, step = np.full(chain.n, 1 / chain.n), chain.P.T.tocsr()
+    for _ in range(MOST_STEPS):
+        before, share = share, step @ share
+        if np.abs(share - before).sum() < FORGOTTEN:
+            return share / share.sum()
+    return chain.stationary
 
 
 def best_base_stock(process: LostSales, model: MDP | None = None) -> Best:
