@@ -116,7 +116,11 @@ rules are exact, from the stationary distributions of their chains; in brackets,
 lost_sales-ℓ-p has the lead time ℓ and the penalty p, dual_sourcing-ℓ-e the regular lead time ℓ and the express cost e.
 
 The published costs of lost sales are reproduced to all digits. Those of dual sourcing are below the certain bounds of
-the model as it is described, by 0.009 to 0.015 %; we know no order of events that gives them.
+the model as it is described, by 0.009 to 0.015 %; wider bounds do not change that. They come from a secondary source,
+and only this order of events was tried.
+
+Of rules with a cap, the best level for each cap (or for each distance of two levels) is found by a walk that ends where
+the cost rises; that no better one lies beyond is checked by brute force on small instances, not proved.
 
 """
 
