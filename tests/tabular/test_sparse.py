@@ -38,6 +38,19 @@ def test_a_slow_queue_falls_back_to_the_factorisation():
     assert np.abs(residual).max() < 1e-10 * np.abs(bias).max()
 
 
+def test_a_rare_first_state_does_not_cost_the_digits():
+    """The first state of this queue is rarer than 1e-20: cycles from it back to itself are too long for a float."""
+    n, up, down = 40, 0.7, 0.1
+    chain = zoo.birth_death(n, up, down)
+    direct = SparseChain(sp.csr_array(chain.P), use_krylov=False)
+    weight = (up / down) ** np.arange(n)
+    weight /= weight.sum()
+    assert weight[0] < 1e-20
+    gain, bias = direct.gain_and_bias(np.arange(n, dtype=float))
+    assert gain == pytest.approx(float(weight @ np.arange(n)), rel=1e-13)
+    assert np.abs(np.arange(n) - gain + chain.P @ bias - bias).max() < 1e-10
+
+
 def test_kemeny_estimate_covers_the_closed_form():
     """The exact κ is within 3.5 standard errors of each of 20 estimates, and the standard errors are not too large."""
     n, up, down = 400, 0.3, 0.35

@@ -56,6 +56,9 @@ LARGEST_RESIDUAL = 1e-9
 DIRECT_FIRST = 1500
 """Up to this many states a factorisation is used at once: even dense factors are small (n² floats, 18 MB)."""
 
+DRIFT_STEPS = 60
+"""Steps after which one sees where a chain drifts to."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TraceEstimate:
@@ -97,13 +100,21 @@ class SparseChain:
 
     @functools.cached_property
     def ground(self) -> int:
-        """The ground state: a recurrent state, whose row and column the factorisation leaves out."""
+        """The ground state: a recurrent state, whose row and column the factorisation leaves out.
+
+        It is a state to which the chain drifts from everywhere. Between two visits to a rare state all others would be
+        visited so often that sums over these visits lose their digits.
+        """
         classes = find_classes(self.P)
         if not classes.is_unichain:
             raise UserError(
                 f"A gain that is the same for every start state needs one recurrent class, but there are {classes}."
             )
-        return int(classes.recurrent[0][0])
+        share = np.zeros(self.n)
+        share[classes.recurrent[0]] = 1 / len(classes.recurrent[0])
+        for _ in range(DRIFT_STEPS):
+            share = (share + share @ self.P) / 2  # half of the time it stays, so that a period does not matter
+        return int(np.argmax(share))
 
     @functools.cached_property
     def others(self) -> np.ndarray:

@@ -10,8 +10,11 @@ Each of these is a `Process`, described once. `Heating` has temperatures as stat
 optimum comes from linear-quadratic control. Importing this room registers the environments with Gymnasium. No JAX.
 """
 
+from kemeny.tasks.admission import access_control, admission
 from kemeny.tasks.environment import ProcessEnv, ProcessVectorEnv
 from kemeny.tasks.heating import Heating, HeatingEnv, HeatingVectorEnv
+from kemeny.tasks.inventory import dual_sourcing, lost_sales, perishable
+from kemeny.tasks.machines import machine_replacement, maintenance
 from kemeny.tasks.network import Activity, Network
 from kemeny.tasks.networks import criss_cross, n_model, reentrant_line, server_allocation, six_class
 from kemeny.tasks.process import Outcome, Process
@@ -27,8 +30,15 @@ __all__ = [
     "Process",
     "ProcessEnv",
     "ProcessVectorEnv",
+    "access_control",
+    "admission",
     "criss_cross",
+    "dual_sourcing",
+    "lost_sales",
+    "machine_replacement",
+    "maintenance",
     "n_model",
+    "perishable",
     "process_of",
     "reentrant_line",
     "register",

@@ -8,7 +8,8 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from kemeny.errors import UserError
-from kemeny.tasks import networks
+from kemeny.tasks import inventory, machines, networks
+from kemeny.tasks.admission import access_control, admission
 from kemeny.tasks.environment import ProcessEnv, ProcessVectorEnv
 from kemeny.tasks.heating import Heating, HeatingEnv, HeatingVectorEnv
 from kemeny.tasks.network import Network
@@ -23,6 +24,13 @@ PROCESSES: dict[str, Callable[..., Process]] = {
     "ReentrantLine-v0": networks.reentrant_line,
     "ServerAllocation-v0": networks.server_allocation,
     "Network-v0": Network,
+    "LostSales-v0": inventory.lost_sales,
+    "DualSourcing-v0": inventory.dual_sourcing,
+    "PerishableStock-v0": inventory.perishable,
+    "MachineReplacement-v0": machines.machine_replacement,
+    "Maintenance-v0": machines.maintenance,
+    "AccessControl-v0": access_control,
+    "Admission-v0": admission,
 }
 """What describes the process of each id; its arguments are those of the environment."""
 
