@@ -19,7 +19,7 @@ from scipy.special import ndtri
 
 from kemeny.experience.estimate import CONFIDENCE, Estimate
 
-LEAST_CYCLES = 1_000
+LEAST_CYCLES = 10_000
 """The interval is that of a normal distribution, and cycles of a queue are very unlike each other: with fewer cycles it
 has the true value in it less often (docs/evaluation.md has what was measured)."""
 MOST_BINS = 128

@@ -1,4 +1,4 @@
-"""What happened in the trajectories of an evaluation, as far as estimates need it; of the first, if asked, all steps."""
+"""What happened in the trajectories of an evaluation, as far as estimates need it; if asked, all steps of the first."""
 
 import math
 
