@@ -261,7 +261,15 @@ def test_blocks_change_no_average(request):
     assert evaluate_queue(max_steps=600, warm_up=41).long_run.warm_up == 50
     assert evaluate_queue(max_steps=600, warm_up=599).long_run.warm_up == 590
     assert evaluate_queue(max_steps=600).long_run.warm_up % 10 == 0
-    assert evaluate_queue(max_steps=607).long_run.steps <= 5 * 600  # the last block is not complete
+
+
+def test_what_comes_after_the_last_whole_block_is_left_out(request):
+    whole, longer = (evaluate_queue(max_steps=steps, warm_up=0).long_run for steps in (600, 609))
+    assert longer.falls > whole.falls
+    request.getfixturevalue("small_memory")
+    found = evaluate_queue(max_steps=609, warm_up=0).long_run
+    assert (found.falls, found.steps) == (whole.falls, whole.steps)
+    assert found.charged.average == pytest.approx(whole.charged.average, rel=1e-12)
 
 
 def test_blocks_that_grow_are_those_of_a_record_that_was_as_long_from_the_start(small_memory):
