@@ -267,7 +267,10 @@ def bad_rule(observation):
             for name in ("precision", "warm_up", "reset_cost")
         ),
         ({"policy": lambda _: [0.0, 200.0], "env": Crane, "warm_up": 10, "max_steps": 10}, "warm-up is 10 steps"),
-        ({"policy": lambda _: [0.0, 200.0], "env": Crane, "max_steps": 2_000_000_000}, "GB: ask for fewer"),
+        (
+            {"policy": lambda _: [0.0, 200.0], "env": Crane, "max_steps": 2_000_000_000, "keep_trajectory": True},
+            "GB: ask for fewer",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

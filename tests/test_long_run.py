@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 
 from kemeny.errors import UserError
-from kemeny.experience.long_run import Series, average, long_run, mser, rate
+from kemeny.experience.ends import UsualRewards
+from kemeny.experience.long_run import Ends, Series, average, long_run, mser, rate
 from kemeny.tabular import zoo
 from kemeny.tabular.mdp import MDP
 
@@ -126,12 +127,21 @@ def test_the_interval_of_a_rate_has_the_rate_in_it_95_times_in_100():
     assert 0.93 < coverage(found, 0.004) <= 1
 
 
-def replications(series, count):
+def series_from(reward, costs, terminated, truncated):
+    """The series of single steps, given (time, trajectory) arrays of them."""
+    usual = UsualRewards()
+    usual.add(reward[~terminated])
+    time, trajectory = np.nonzero(terminated | truncated)
+    ends = Ends(time, trajectory, reward[time, trajectory], terminated[time, trajectory])
+    return Series(reward, costs, ends, usual.bound)
+
+
+def replications(steps, count):
     """Some series, each of some of the trajectories."""
-    return [Series(*parts) for parts in zip(*(np.split(array, count, 1) for array in series), strict=True)]
+    return [series_from(*parts) for parts in zip(*(np.split(array, count, 1) for array in steps), strict=True)]
 
 
-def series_of(mdp, policy, steps, trajectories, seed, falls=()):
+def steps_of(mdp, policy, steps, trajectories, seed, falls=()):
     """What a policy does in a finite model; reaching one of the states `falls` is a fall."""
     rng = np.random.default_rng(seed)
     states = rng.choice(mdp.n_states, trajectories, p=mdp.start)
@@ -144,7 +154,7 @@ def series_of(mdp, policy, steps, trajectories, seed, falls=()):
             cost[t, :, 0] = mdp.costs[states, action]
         states = mdp.draw_next(states, action, rng)
         ended[t] = np.isin(states, falls)
-    return Series(reward, cost, ended, np.zeros_like(ended))
+    return reward, cost, ended, np.zeros_like(ended)
 
 
 def test_the_long_run_of_a_finite_model_is_its_exact_gain():
@@ -152,7 +162,7 @@ def test_the_long_run_of_a_finite_model_is_its_exact_gain():
     mdp = zoo.queue_admission()
     policy = np.ones(mdp.n_states, int)
     gain, cost = (mdp.evaluate(policy, signal=signal).rho for signal in ("reward", "cost"))
-    found = [long_run(series) for series in replications(series_of(mdp, policy, 3_000, 10 * 60, seed=8), 60)]
+    found = [long_run(series) for series in replications(steps_of(mdp, policy, 3_000, 10 * 60, seed=8), 60)]
     assert coverage([run.reward for run in found], gain) > 0.88
     assert coverage([run.costs[0] for run in found], cost) > 0.88
     assert np.mean([run.reward.average for run in found]) == pytest.approx(gain, rel=0.01)
@@ -170,7 +180,7 @@ def test_falls_per_million_steps_and_what_they_cost():
     """Falls are a Bernoulli process here: the stationary share of state 1 is the rate of falls."""
     mdp, policy = machine(0.003), np.zeros(2, int)
     share = mdp.chain(policy).stationary[1]
-    everything = series_of(mdp, policy, 3_000, 3 * 80, seed=9, falls=(1,))
+    everything = steps_of(mdp, policy, 3_000, 3 * 80, seed=9, falls=(1,))
     found = [long_run(series, reset_cost=50) for series in replications(everything, 80)]
     assert coverage([run.falls_per_million for run in found], 1e6 * share) > 0.88
     assert coverage([run.charged for run in found], 2 - 50 * share) > 0.88
@@ -183,7 +193,7 @@ def test_a_goal_is_free_unless_a_reset_cost_is_given():
     ended = np.zeros((200, 1), bool)
     ended[49::50] = True
     reward[ended] = 1_000.0
-    series = Series(reward, np.zeros((200, 1, 0)), ended, np.zeros_like(ended))
+    series = series_from(reward, np.zeros((200, 1, 0)), ended, np.zeros_like(ended))
     free = long_run(series, warm_up=0)
     assert (free.falls, free.goals) == (0, 4)
     assert free.charged.average == free.reward.average == pytest.approx(1 + 999 / 50)
@@ -194,7 +204,7 @@ def test_a_goal_is_free_unless_a_reset_cost_is_given():
 
 def test_the_warm_up_that_is_given_is_the_one_that_is_left_out():
     reward = np.arange(100.0)[:, None]
-    series = Series(reward, np.zeros((100, 1, 0)), np.zeros((100, 1), bool), np.zeros((100, 1), bool))
+    series = series_from(reward, np.zeros((100, 1, 0)), np.zeros((100, 1), bool), np.zeros((100, 1), bool))
     found = long_run(series, warm_up=90)
     assert (found.reward.average, found.steps, found.warm_up, found.settled) == (94.5, 10, 90, True)
     assert not long_run(series).settled  # it rises to the end
@@ -206,7 +216,7 @@ def test_the_warm_up_is_the_longest_that_reward_or_a_cost_needs():
     settled = np.random.default_rng(7).standard_normal((2_000, 1))
     rising = settled + 50 * np.exp(-np.arange(2_000) / 50)[:, None]
     flags = np.zeros((2_000, 1), bool)
-    build = functools.partial(Series, terminated=flags, truncated=flags)
+    build = functools.partial(series_from, terminated=flags, truncated=flags)
     alone = long_run(build(settled, settled[..., None][..., :0])).warm_up
     assert long_run(build(settled, rising[..., None])).warm_up == long_run(build(rising, settled[..., None])).warm_up
     assert long_run(build(settled, rising[..., None])).warm_up > alone + 100

@@ -188,7 +188,7 @@ def test_no_ids_no_rows():
     nobody = np.array([], int)
     assert pool.reset(nobody).shape == (0, 17)
     step = advance(pool, np.zeros((0, 6), np.float32), nobody)
-    assert [part.shape for part in step] == [(0, 17), (0,), (0,), (0,), (0, 1)]
+    assert [part.shape for part in step] == [(0, 17), (0,), (0,), (0,), (0, 1), (0,)]
 
 
 def test_the_adapter_is_chosen_for_the_ids_that_envpool_has():

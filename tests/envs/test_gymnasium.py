@@ -56,7 +56,7 @@ def test_counting(make):
     assert np.array_equal(step.observation[:, 0], start[[3, 4, 0], 0])
     assert step.observation[:, 1].tolist() == [1, 2, 1]
     assert np.allclose(step.observation[:, 2], [0.3, 2.0, -1.0])  # clipped
-    assert [part.dtype for part in step] == [np.float32, np.float64, bool, bool, np.float64]
+    assert [part.dtype for part in step] == [np.float32, np.float64, bool, bool, np.float64, bool]
     assert step.costs.shape == (3, 0)
     assert not step.terminated.any()
     assert not step.truncated.any()
@@ -195,7 +195,7 @@ def test_no_ids_no_rows(make):
     nobody = np.array([], int)
     assert pool.reset(nobody).shape == (0, 3)
     pool.send(np.zeros((0, 1), np.float32), nobody)
-    assert [part.shape for part in pool.recv()] == [(0, 3), (0,), (0,), (0,), (0, 1)]
+    assert [part.shape for part in pool.recv()] == [(0, 3), (0,), (0,), (0,), (0, 1), (0,)]
 
 
 @pytest.mark.parametrize(

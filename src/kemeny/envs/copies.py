@@ -7,7 +7,7 @@
   is kept until the copy is restarted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from kemeny.envs import states
 from kemeny.envs.costs import Cost
 from kemeny.envs.gymnasium import remove_time_limit
 from kemeny.envs.masks import first_allowed, has_key, widen
-from kemeny.envs.pool import Step
+from kemeny.envs.pool import REGENERATION, Step
 from kemeny.envs.spaces import understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, type_and_text
 from kemeny.envs.vector_info import FINAL_OBS, VectorInfo, read_costs
@@ -114,12 +114,14 @@ class Copies:
         if np.count_nonzero(self._fresh):
             self._start[self._fresh] = observation[self._fresh]
             observation[self._fresh] = self._last_masked(self._last_rows(values[4]), values[4])
-        costs = np.empty((self.num_envs, 0))
-        if self._costs:
+        costs, regeneration = np.empty((self.num_envs, 0)), np.zeros(self.num_envs, bool)
+        says = isinstance(values[4], Mapping) and REGENERATION in values[4]
+        if self._costs or says:
             info = VectorInfo(values[4], self._fresh, self.name)
             seen = observation[:, : self.spec.features]
             costs = read_costs(self._costs, info, meant, seen, actions, reward, self.name)
-        return Step(observation, reward, terminated, truncated, costs)
+            regeneration = info.flag(REGENERATION) if says else regeneration
+        return Step(observation, reward, terminated, truncated, costs, regeneration)
 
     def get_state(self) -> dict[str, np.ndarray]:
         """The state of all copies and of their randomness; none may wait for a restart."""

@@ -91,7 +91,8 @@ class EnvPoolPool:
         terminated = done & ~cut
         truncated = self._clock.end(terminated, cut)
         observation = self._rows(state)
-        return Step(observation, reward, terminated, truncated, self._read_costs(observation, reward, state))
+        costs = self._read_costs(observation, reward, state)
+        return Step(observation, reward, terminated, truncated, costs, np.zeros(len(reward), bool))
 
     def fast_forward(self, restarts: np.ndarray) -> None:
         """Restart each environment this many times, because EnvPool can neither save nor set its randomness.

@@ -52,6 +52,8 @@ class Faults:
 
         The latest fault is raised if it must not be tolerated.
         """
+        if all(usable(rows).all() for rows in numbers):  # several times faster than row by row
+            return ids[:0]
         sound = np.logical_and.reduce([usable(rows).all(1) for rows in numbers])
         failed = ids[~sound]
         if failed.size:

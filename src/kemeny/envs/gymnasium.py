@@ -14,7 +14,7 @@ from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
 from kemeny.envs.faults import TRIES
 from kemeny.envs.masks import Masks, first_allowed, has_key, has_method, widen
 from kemeny.envs.names import Environment, EnvLike, Maker, as_environment, envpool_ids, find, refuse_misfit, unknown
-from kemeny.envs.pool import DEFAULT_SIMULATION, Clock, Comeback, Step, seed_of
+from kemeny.envs.pool import DEFAULT_SIMULATION, REGENERATION, Clock, Comeback, Step, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.envs.spaces import Actions, understand_actions, understand_observations
 from kemeny.envs.strangers import RAISED, close_quietly, text_of, type_and_text
@@ -301,6 +301,8 @@ class Block:
         step.terminated[row] = bool(_number(terminated, "terminated"))
         step.truncated[row] = bool(_number(truncated, "truncated"))
         self._write(step.observation[row], env, observation, info, ended=step.terminated[row] or step.truncated[row])
+        if isinstance(info, Mapping) and REGENERATION in info:
+            step.regeneration[row] = bool(_number(info[REGENERATION], f"info[{REGENERATION!r}]"))
         for k, cost in enumerate(self._costs):
             if isinstance(cost, str):
                 refuse_names([cost], info, self.name)

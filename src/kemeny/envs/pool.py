@@ -25,6 +25,8 @@ Comeback = Literal["replay", "state", "never"]
 """How a new pool is brought to where another was: by the same restarts and actions, by a saved state, or not at all."""
 DEFAULT_SIMULATION = Simulation()
 INT64 = AtMost(2**63 - 1)
+REGENERATION = "regeneration"
+"""Key of `info`: whether the environment is now in its regeneration state, such as an empty queue. Nothing need say."""
 
 
 class Step(NamedTuple):
@@ -40,12 +42,14 @@ class Step(NamedTuple):
     """(n,) bool: the time limit, or the environment itself, cut the trajectory; both flags can be set."""
     costs: np.ndarray
     """(n, K) float64: the K costs that were asked for, in their order."""
+    regeneration: np.ndarray
+    """(n,) bool: the environment says that what comes next does not depend on what was before (`REGENERATION`)."""
 
     @classmethod
     def empty(cls, n: int, observation: ArraySpec, num_costs: int) -> "Step":
         """A step of n environments whose rows are yet to be written."""
         rows = np.empty((n, *observation.shape), observation.dtype)
-        return cls(rows, np.empty(n), np.empty(n, bool), np.empty(n, bool), np.empty((n, num_costs)))
+        return cls(rows, np.empty(n), np.empty(n, bool), np.empty(n, bool), np.empty((n, num_costs)), np.zeros(n, bool))
 
     def mark_failed(self, rows: Any) -> None:
         """Write into these rows what stands for an environment that failed: NaN, and a cut."""

@@ -48,6 +48,16 @@ class VectorInfo:
         assert values is not None  # for the key is one of `keys()`
         return values, known
 
+    def flag(self, key: str) -> np.ndarray:
+        """An entry that is true or false, of every copy; false where a copy has none."""
+        values, known = self.column(key)
+        if values.ndim != 1 or values.dtype.kind not in "biuf":
+            raise UserError(
+                f"{self._env} has an info[{key!r}] of shape {values.shape} and type {values.dtype}, but it must be "
+                "true or false for each copy."
+            )
+        return values.astype(bool) & known
+
     def row(self, copy: int) -> dict[str, Any]:
         """All entries of one copy, as its own `info`."""
         own = self._final if self._final is not None and self._restarted[copy] else self._info

@@ -6,17 +6,19 @@ a restart as in training; what comes after the first fall changes nothing in its
 """
 
 import contextlib
+import dataclasses
 
 import numpy as np
 
 from kemeny.envs.faults import Faults
 from kemeny.envs.names import EnvLike, as_environment
-from kemeny.envs.pool import DEFAULT_SIMULATION, Pool, make_halves, seed_of
+from kemeny.envs.pool import DEFAULT_SIMULATION, Pool, Step, make_halves, seed_of
 from kemeny.envs.settings import Simulation
 from kemeny.experience.acting import Policy, check_fits
+from kemeny.experience.cycles import Cycles
 from kemeny.experience.evaluation import HORIZONS, Evaluation
-from kemeny.experience.long_run import LongRun, Series, long_run
-from kemeny.experience.record import Record, refuse_too_large
+from kemeny.experience.long_run import LongRun, long_run
+from kemeny.experience.record import FirstTrajectory, Record, refuse_too_large
 from kemeny.experience.rules import Rule, RulePolicy
 from kemeny.experience.settings import EvaluationProtocol, LongRunProtocol
 from kemeny.naming import name_of
@@ -46,6 +48,7 @@ def evaluate(
     It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept. With
     `keep_trajectory` the first trajectory is kept step by step.
     """
+    record = None if long_run is None else Record(protocol.eval_trajectories, len(costs))
     with contextlib.ExitStack() as stack:
         halves: list[_Trajectories] = []
         for first_env, pool in make_halves(
@@ -62,10 +65,10 @@ def evaluate(
                 for stream in (EXPLORATION_STREAM, RESTARTED_STREAM)
             ]
             faults = Faults(pool, simulation.restart_faulty, first_env)
-            keep_first = keep_trajectory and first_env == 0
-            record = Record(pool, len(costs), keep_first) if long_run is not None or keep_first else None
-            halves.append(_Trajectories(pool, faults, actor, rngs, len(costs), record, long_run is not None))
-        longest, found = _run(halves, protocol.eval_max_steps, long_run)
+            first = FirstTrajectory(pool, len(costs)) if keep_trajectory and first_env == 0 else None
+            halves.append(_Trajectories(pool, first_env, faults, actor, rngs, len(costs), record, first))
+        longest, found = _run(halves, record, protocol.eval_max_steps, long_run)
+    first = halves[0].first
     return Evaluation(
         {
             horizon: np.concatenate([half.returns.get(horizon, half.total) for half in halves])
@@ -75,17 +78,22 @@ def evaluate(
         np.concatenate([half.spent / half.lengths[:, None] for half in halves]),
         sum(half.faults.count for half in halves),
         long_run=found,
-        trajectory=halves[0].record.first(tuple(map(name_of, costs))) if halves[0].record is not None else None,
+        trajectory=None if first is None else first.trajectory(tuple(map(name_of, costs))),
         cost_names=tuple(map(name_of, costs)),
     )
 
 
-def _run(halves: list["_Trajectories"], max_steps: int, protocol: LongRunProtocol | None) -> tuple[int, LongRun | None]:
+def _run(
+    halves: list["_Trajectories"], record: Record | None, max_steps: int, protocol: LongRunProtocol | None
+) -> tuple[int, LongRun | None]:
     """Run all trajectories; how far each went unless it fell, and what the long run is."""
-    refuse_too_large(sum(half.record.bytes_per_step for half in halves if half.record is not None), max_steps)
+    first = sum(half.first.bytes_per_step for half in halves if half.first is not None)
+    refuse_too_large((0 if record is None else record.bytes_of(max_steps)) + first * max_steps)
     sequential = protocol is not None and protocol.precision is not None
     until = min(FIRST_LOOK, max_steps) if sequential else max_steps
     while True:
+        if record is not None:
+            record.grow(until)
         for half in halves:
             half.go_on(until)
             half.begin()
@@ -94,12 +102,12 @@ def _run(halves: list["_Trajectories"], max_steps: int, protocol: LongRunProtoco
                 if half.ids.size:
                     half.finish()
                     half.begin()
-        if protocol is None:
+        if protocol is None or record is None:
             return until, None
-        series = Series(*(np.concatenate(parts, 1) for parts in zip(*(half.series() for half in halves), strict=True)))
-        found = long_run(series, reset_cost=protocol.reset_cost, warm_up=protocol.warm_up)
+        found = long_run(record.series(), reset_cost=protocol.reset_cost, warm_up=protocol.warm_up)
         if until == max_steps or protocol.is_met_by(found.reward.precision):
-            return until, found
+            cycles = Cycles.estimates([half.cycles for half in halves])
+            return until, dataclasses.replace(found, regenerative=cycles)
         until = min(2 * until, max_steps)
 
 
@@ -109,21 +117,26 @@ class _Trajectories:
     def __init__(
         self,
         pool: Pool,
+        first_env: int,
         faults: Faults,
         policy: Policy | RulePolicy,
         rngs: list[np.random.Generator | None],
         costs: int,
         record: Record | None,
-        goes_on: bool,
+        first: FirstTrajectory | None,
     ) -> None:
+        """`record` is that of all trajectories, of which these begin at number `first_env`."""
         count = pool.num_envs
         self.pool, self.faults, self.policy, self.rngs = pool, faults, policy, rngs
-        self.record, self.goes_on, self.until = record, goes_on, 0
+        self.first_env, self.record, self.first, self.until = first_env, record, first, 0
         self.everyone = np.arange(count)
         self.observation, _ = self.faults.reset(self.everyone)
         self.total, self.spent = np.zeros(count), np.zeros((count, costs))
         self.lengths = np.zeros(count, np.int64)
         self.returns = {horizon: np.zeros(count) for horizon in HORIZONS}
+        self.cycles = Cycles(count, costs)
+        self.together = True
+        """Whether none has ended or failed so far: then all take the same step, and are counted without an index."""
         self.ended = np.zeros(count, bool)
         """Which have fallen, or were cut by their environment, at least once."""
         self.alive = self.later = self.ids = self.everyone
@@ -132,12 +145,13 @@ class _Trajectories:
     def go_on(self, until: int) -> None:
         """Let each have so many steps."""
         self.until = until
-        self.alive = self.everyone[~self.ended & (self.lengths < until)]
+        self.alive = self.everyone if self.together else self.everyone[~self.ended & (self.lengths < until)]
         self.later = self.everyone[:0]
+        self.cycles.grow(until)
+        if self.first is not None:
+            self.first.grow(until)
         if self.record is not None:
-            self.record.grow(until)
-            if self.goes_on:
-                self.later = self.everyone[self.ended & (self.record.clock < until)]
+            self.later = self.everyone[self.ended & (self._clock < until)]
 
     def begin(self) -> None:
         """Let the simulator start on the next step of those that go on."""
@@ -147,14 +161,42 @@ class _Trajectories:
         # Those beyond their first end act apart, so that they change no digit of what the others do.
         groups = [(ids, rng) for ids, rng in zip((self.alive, self.later), self.rngs, strict=True) if ids.size]
         actions = [self._act(ids, rng) for ids, rng in groups]
-        self.pool.send(actions[0] if len(actions) == 1 else np.concatenate(actions), self.ids)
+        everyone = self.ids is self.everyone
+        self.pool.send(actions[0] if len(actions) == 1 else np.concatenate(actions), None if everyone else self.ids)
 
     def finish(self) -> None:
         """Wait for the step and count it."""
-        step, alive, ids = self.pool.recv(), self.alive, self.ids
-        failed = self.faults.among(step, ids)
+        step = self.pool.recv()
+        failed = self.faults.among(step, self.ids)
+        ended = step.terminated | step.truncated
+        if self.together and not failed.size and not np.count_nonzero(ended):
+            self._count_all(step)
+        else:
+            self.together, self.cycles.broken = False, True
+            self._count(step, failed, ended)
+
+    def _count_all(self, step: Step) -> None:
+        """Count a step of all that ends nothing."""
         if self.record is not None:
-            self.record.add(ids, failed, self.observation, step)
+            self.record.add_all(self.first_env, step)
+        if self.first is not None:
+            self.first.add(self.observation[0], 0, step)
+        self.observation[:] = step.observation
+        self.total += step.reward
+        self.spent += step.costs
+        self.lengths += 1
+        time = int(self.lengths[0])
+        if time in self.returns:
+            self.returns[time][:] = self.total
+        if self.record is not None:
+            self.cycles.add(time, step.regeneration, self.total, self.spent)
+        if time >= self.until:
+            self.alive = self.everyone[:0]
+
+    def _count(self, step: Step, failed: np.ndarray, ended: np.ndarray) -> None:
+        """Count a step of some, each of which may end or fail."""
+        alive, ids = self.alive, self.ids
+        self._keep(step, failed)
         self.observation[ids] = step.observation
         mine = slice(len(alive))  # the rows of those that have not ended yet
         self.total[alive] += step.reward[mine]
@@ -163,7 +205,6 @@ class _Trajectories:
         for horizon, returns in self.returns.items():
             arrived = alive[self.lengths[alive] <= horizon]
             returns[arrived] = self.total[arrived]
-        ended = step.terminated | step.truncated
         over = ended[mine] | (self.lengths[alive] >= self.until)
         if failed.size:  # the trajectory begins anew, from another start state
             anew = alive[np.isin(alive, failed)]
@@ -174,24 +215,37 @@ class _Trajectories:
         if np.count_nonzero(over):
             self.ended[alive[ended[mine]]] = True
             self.alive = alive[~over]
-        if self.goes_on:
+        if self.record is not None:
             self._restart(ids[ended])
 
-    def series(self) -> Series:
-        """What happened at each step."""
+    def _keep(self, step: Step, failed: np.ndarray) -> None:
+        """Write down a step of some."""
+        if self.record is not None:
+            self.record.add(self.first_env + self.ids, self.first_env + failed, step)
+        row = np.flatnonzero(self.ids == 0)
+        if self.first is None or not row.size:
+            return
+        if 0 in failed:
+            self.first.cut()
+        else:
+            self.first.add(self.observation[0], int(row[0]), step)
+
+    @property
+    def _clock(self) -> np.ndarray:
+        """Steps of each trajectory so far, in the record."""
         assert self.record is not None
-        return self.record.series()
+        return self.record.clock[self.first_env : self.first_env + len(self.everyone)]
 
     def _restart(self, ids: np.ndarray) -> None:
         """Put these into start states; those that have steps left go on."""
-        assert self.record is not None
         if ids.size:
             self.observation[ids], _ = self.faults.reset(ids)
         if ids.size or self.later.size:
-            self.later = self.everyone[self.ended & (self.record.clock < self.until)]
+            self.later = self.everyone[self.ended & (self._clock < self.until)]
 
     def _act(self, ids: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-        policy, head = self.policy, self.policy.head(self.observation[ids])
+        policy = self.policy
+        head = policy.head(self.observation.copy() if ids is self.everyone else self.observation[ids])
         if rng is None or isinstance(policy, RulePolicy):
             return policy.mode(head)
         return policy.explore(head, policy.noise(rng, len(head)))

@@ -2,6 +2,9 @@
 
 All trajectories go on after a fall by a restart, as in training, so that all have the same number of steps. The first
 steps of each, the warm-up, are left out. Every estimate is then a mean over the remaining steps.
+
+If there are very many steps, only the means of blocks of them are known (`Series.length`). Then the warm-up and the
+batches are whole numbers of blocks.
 """
 
 import dataclasses
@@ -11,11 +14,10 @@ import numpy as np
 from scipy.special import chdtrc, chdtri, fdtrc, ndtri, stdtrit
 
 from kemeny.errors import UserError
-from kemeny.experience.ends import charge
+from kemeny.experience.cycles import Regenerative
+from kemeny.experience.estimate import CONFIDENCE, Estimate
 from kemeny.experience.settings import RESET_COST
 
-CONFIDENCE = 0.95
-"""How often an interval has the true value in it."""
 BATCHES = (20, 10, 5)
 """Batches that each trajectory is divided into: few, so that they are long and nearly independent."""
 BLOCK = 5
@@ -26,41 +28,37 @@ MILLION = 1e6
 """Falls are told per so many steps."""
 
 
+class Ends(NamedTuple):
+    """The steps after which a trajectory was restarted, one entry each."""
+
+    time: np.ndarray
+    trajectory: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    """Whether the environment said that the task ended: a fall or a goal. If not, the trajectory was cut, by the
+    environment itself or by a fault."""
+
+    @classmethod
+    def none(cls) -> "Ends":
+        """If there was no restart."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
+
+    def before(self, time: int) -> "Ends":
+        """Those before this step."""
+        return Ends(*(column[self.time < time] for column in self))
+
+
 class Series(NamedTuple):
-    """What happened at each step: (time, trajectory), and a third axis for costs."""
+    """What happened in each block of steps: (block, trajectory), and a third axis for costs."""
 
     reward: np.ndarray
+    """Means of the blocks."""
     costs: np.ndarray
-    terminated: np.ndarray
-    """Whether the environment said that the task ended: a fall or a goal; the next step is from a start state."""
-    truncated: np.ndarray
-    """Whether the trajectory was cut, by the environment itself or by a fault; likewise."""
-
-
-class Estimate(NamedTuple):
-    """A long-run average, and an interval that has the true value in it 95 times in 100."""
-
-    average: float
-    low: float
-    high: float
-    spread: Literal["batches", "trajectories", "poisson", "none"]
-    """What the interval's width comes from; `none` if there are too few steps for an interval, which is then NaN."""
-
-    @property
-    def half_width(self) -> float:
-        """Half the length of the interval."""
-        return (self.high - self.low) / 2
-
-    @property
-    def precision(self) -> float:
-        """Half-width relative to the average; NaN or infinite if that says nothing."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(np.abs(np.divide(self.half_width, self.average)))
-
-    def record(self) -> dict[str, Any]:
-        """As JSON, where a bound that does not exist is null."""
-        bounds = {name: None if np.isnan(bound) else bound for name, bound in (("low", self.low), ("high", self.high))}
-        return {"average": self.average, **bounds, "spread": self.spread}
+    ends: Ends
+    bound: float
+    """A reward above it is that of a goal, if it comes with an end."""
+    length: int = 1
+    """Steps of a block: 1, or a multiple of `BLOCK`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +77,8 @@ class LongRun:
     """That the averages are over, of all trajectories together."""
     warm_up: int
     """Steps of each trajectory that were left out."""
+    block: int
+    """Steps of which only the mean was kept; 1 if each step was."""
     settled: bool
     """Whether the warm-up ended within the first half of the trajectories; if not, they are too short."""
     falls: int
@@ -89,11 +89,15 @@ class LongRun:
     """Restarts because the environment itself cut a trajectory, or because it failed."""
     reset_cost: float
     """What each fall costs in `charged`."""
+    regenerative: Regenerative | None = None
+    """The same averages from whole cycles; None if the environment names no regeneration state."""
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        estimates = {name: value.record() for name, value in plain.items() if isinstance(value, Estimate)}
+        estimates = {
+            name: value.record() for name, value in plain.items() if isinstance(value, Estimate | Regenerative)
+        }
         return {**plain, **estimates, "costs": [cost.record() for cost in self.costs] or None}
 
 
@@ -102,53 +106,76 @@ def long_run(series: Series, *, reset_cost: float | None = None, warm_up: int | 
 
     With `reset_cost` None a fall costs 100 and a goal nothing, as in training.
     """
-    steps = len(series.reward)
-    if warm_up is None:
-        left_out = max(mser(signal.mean(1)) for signal in (series.reward, *np.moveaxis(series.costs, 2, 0)))
-    elif 0 <= warm_up < steps:
-        left_out = warm_up
-    else:
-        raise UserError(f"The warm-up is {warm_up} steps, but it must be at least 0 and less than the {steps} steps.")
-    charged = series.reward.astype(np.float64)
-    goals = charge(charged, series.terminated, reset_cost)
-    falls = series.terminated & ~goals
-    after = slice(left_out, None)
+    blocks, trajectories = series.reward.shape
+    ends, after = series.ends, slice(_blocks_left_out(series, warm_up), None)
+    left_out = after.start * series.length
+    goals = ends.terminated & (ends.reward > (series.bound if reset_cost is None else np.inf))
+    falls = ends.terminated & ~goals
+    late = ends.time >= left_out
+    steps = (blocks - after.start) * series.length
+    reward = average(series.reward[after])
+    cost = RESET_COST if reset_cost is None else reset_cost
     return LongRun(
-        reward=average(series.reward[after]),
-        charged=average(charged[after]),
-        falls_per_million=rate(falls[after].sum(0), steps - left_out, MILLION),
+        reward=reward,
+        charged=average(_charged(series, falls, cost)[after]) if falls.any() else reward,
+        falls_per_million=rate(np.bincount(ends.trajectory[falls & late], minlength=trajectories), steps, MILLION),
         costs=tuple(average(series.costs[after, :, i]) for i in range(series.costs.shape[2])),
-        steps=series.reward[after].size,
+        steps=steps * trajectories,
         warm_up=left_out,
-        settled=warm_up is not None or left_out < latest_warm_up(steps),
-        falls=int(falls[after].sum()),
-        goals=int(goals[after].sum()),
-        cuts=int((series.truncated & ~series.terminated)[after].sum()),
-        reset_cost=RESET_COST if reset_cost is None else reset_cost,
+        block=series.length,
+        settled=warm_up is not None or after.start < _latest_warm_up(blocks, series.length),
+        falls=int(np.count_nonzero(falls & late)),
+        goals=int(np.count_nonzero(goals & late)),
+        cuts=int(np.count_nonzero(~ends.terminated & late)),
+        reset_cost=cost,
     )
 
 
-def latest_warm_up(steps: int) -> int:
-    """The longest warm-up that may be chosen: half of the trajectory, in whole blocks."""
-    return steps // BLOCK // 2 * BLOCK
+def _charged(series: Series, falls: np.ndarray, cost: float) -> np.ndarray:
+    """The rewards less the cost of each fall."""
+    charged = series.reward.astype(np.float64)
+    where = series.ends.time[falls] // series.length, series.ends.trajectory[falls]
+    np.subtract.at(charged, where, cost / series.length)
+    return charged
 
 
-def mser(signal: np.ndarray) -> int:
+def _blocks_left_out(series: Series, warm_up: int | None) -> int:
+    blocks = len(series.reward)
+    if warm_up is None:
+        signals = (series.reward, *np.moveaxis(series.costs, 2, 0))
+        return max(mser(signal.mean(1), _at_once(series.length)) for signal in signals)
+    if not 0 <= warm_up < blocks * series.length:
+        steps = blocks * series.length
+        raise UserError(f"The warm-up is {warm_up} steps, but it must be at least 0 and less than the {steps} steps.")
+    return min(-(-warm_up // series.length), blocks - 1)
+
+
+def _at_once(length: int) -> int:
+    """Blocks of this length that MSER-5 averages: five single steps, or one block of five steps or more."""
+    return max(BLOCK // length, 1)
+
+
+def _latest_warm_up(blocks: int, length: int) -> int:
+    """The longest warm-up that may be chosen, in blocks: half of the trajectory."""
+    return blocks // _at_once(length) // 2 * _at_once(length)
+
+
+def mser(signal: np.ndarray, at_once: int = BLOCK) -> int:
     """Where the warm-up of a series ends, by MSER-5 (White 1997).
 
-    With y the means of blocks of five steps, it is the start d that minimises  Σ_{i≥d} (yᵢ − ȳ_d)² / (n − d)²,  the
-    squared standard error of the mean of what is left, in the first half of the series: a step that is far from the
-    mean of those after it is left out if that pays for there being fewer.
+    With y the means of blocks of five entries (or `at_once`), it is the start d that minimises
+    Σ_{i≥d} (yᵢ − ȳ_d)² / (n − d)²,  the squared standard error of the mean of what is left, in the first half of the
+    series: a step that is far from the mean of those after it is left out if that pays for there being fewer.
     """
-    n = len(signal) // BLOCK
-    blocks = signal[: n * BLOCK].reshape(n, BLOCK).mean(1)
+    n = len(signal) // at_once
+    blocks = signal[: n * at_once].reshape(n, at_once).mean(1)
     if n < 2 or np.ptp(blocks) == 0:
         return 0
     blocks = blocks - blocks.mean()  # so that the squares below lose no digits to the mean
     left = np.arange(n, 0, -1)
     total, squares = (np.cumsum(terms[::-1])[::-1] for terms in (blocks, blocks**2))
     criterion = np.maximum(squares - total**2 / left, 0) / left**2
-    return int(np.argmin(criterion[: n // 2 + 1])) * BLOCK
+    return int(np.argmin(criterion[: n // 2 + 1])) * at_once
 
 
 def average(signal: np.ndarray) -> Estimate:

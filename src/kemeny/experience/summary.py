@@ -8,8 +8,10 @@ import rich.console
 import rich.table
 from rich.text import Text
 
+from kemeny.experience.cycles import Regenerative
+from kemeny.experience.estimate import CONFIDENCE, Estimate
 from kemeny.experience.evaluation import Evaluation
-from kemeny.experience.long_run import CONFIDENCE, Estimate, LongRun
+from kemeny.experience.long_run import LongRun
 
 MOST_DECIMALS = 12
 WIDTH = 110
@@ -67,6 +69,10 @@ def _averages(found: LongRun, evaluation: Evaluation) -> rich.table.Table:
     table.add_row("falls per million steps", *_told(found.falls_per_million))
     for name, cost in zip(evaluation.cost_names, found.costs, strict=True):
         table.add_row(Text(f"{name} per step"), *_told(cost))
+    if (cycles := found.regenerative) is not None and cycles.reward is not None:
+        table.add_row("reward per step, from whole cycles", *_told(cycles.reward))
+        for name, cost in zip(evaluation.cost_names, cycles.costs, strict=True):
+            table.add_row(Text(f"{name} per step, from whole cycles"), *_told(cost))
     return table
 
 
@@ -87,12 +93,25 @@ def _warnings(found: LongRun) -> list[str]:
         told.append("The rewards or costs had not settled after half of the steps: ask for more steps (--max-steps).")
     if found.reward.spread == "trajectories":
         told.append("The trajectories differ more than their batches explain: the interval is from their spread.")
+    if found.block > 1:
+        told.append(f"Of so many steps only the means of blocks of {found.block} were kept: all is in whole blocks.")
+    if found.regenerative is not None:
+        told.append(_cycles(found.regenerative))
     if found.goals:
         told.append(f"{_some(found.goals, 'end was a goal', 'ends were goals')}, which cost nothing.")
     if found.cuts:
         times = _some(found.cuts, "time", "times")
         told.append(f"{times} the environment cut a trajectory itself, or failed: it was restarted.")
     return told
+
+
+def _cycles(found: Regenerative) -> str:
+    if found.left_out:
+        return f"There is no estimate from whole cycles, for {found.left_out}."
+    return (
+        f"{found.cycles:,} whole cycles from one visit to the regeneration state to the next, of "
+        f"{found.length:,.4g} steps on average."
+    )
 
 
 def _trajectories(number: int) -> str:

@@ -266,7 +266,7 @@ class _BareEnvPool:
         self._pool.send(action, self._everyone)
 
     def recv(self) -> Step:
-        return Step(*self._pool.recv()[:4], costs=np.empty(0))
+        return Step(*self._pool.recv()[:4], costs=np.empty(0), regeneration=np.empty(0))
 
     def close(self) -> None:
         self._pool.close()

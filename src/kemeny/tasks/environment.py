@@ -12,7 +12,7 @@ from kemeny.errors import UserError
 from kemeny.tasks.process import Process
 
 Start = Literal["first", "elsewhere"]
-MASK = "action_mask"
+MASK, REGENERATION = "action_mask", "regeneration"
 KEPT_STATES = 1_000
 """Visited states among which a restart chooses, with `start="elsewhere"`."""
 
@@ -22,7 +22,8 @@ class ProcessVectorEnv(VectorEnv):
 
     Observations are the states as they are, in single precision; rewards, costs (in `info`) and masks are those of the
     process. No copy ever terminates. If `largest` is given, a copy whose state has a larger sum is cut (`truncated`):
-    so a policy under which queues grow without end is survived. `info["overflow"]` says which copies were cut.
+    so a policy under which queues grow without end is survived. `info["overflow"]` says which copies were cut, and
+    `info["regeneration"]` which are in the first state of the process: what comes next is then independent of the past.
 
     A restart leads to the first state of the process or, with `start="elsewhere"`, to a state in which some copy was
     not long ago: then the copies stay near the steady state however often they are restarted.
@@ -56,14 +57,14 @@ class ProcessVectorEnv(VectorEnv):
             self.states[mask] = self.process.start
         else:
             self.states[mask] = self.visited[self.np_random.integers(len(self.visited), size=int(mask.sum()))]
-        return self._observe(), self._masks()
+        return self._observe(), self._describe()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """One step of all copies."""
         actions = np.asarray(actions).reshape(self.num_envs, -1)
         events = self.process.draw(self.states, actions, self.np_random)
         self.states, reward, costs = self.process.outcome(self.states, actions, events)
-        info = self._masks() | dict(zip(self.process.cost_names, costs.T, strict=True))
+        info = self._describe() | dict(zip(self.process.cost_names, costs.T, strict=True))
         truncated = self._never
         if self.largest is not None:
             truncated = info["overflow"] = self.states.sum(axis=1) > self.largest
@@ -103,9 +104,18 @@ class ProcessVectorEnv(VectorEnv):
     def _observe(self) -> np.ndarray:
         return self.states.astype(np.float32)
 
-    def _masks(self) -> dict[str, np.ndarray]:
+    def _describe(self) -> dict[str, np.ndarray]:
+        """The `info` of the present states."""
         allowed = self.process.allowed(self.states)
-        return {} if allowed is None else {MASK: allowed.view(np.int8)}
+        info = {} if allowed is None else {MASK: allowed.view(np.int8)}
+        return info | {REGENERATION: self._at_first()}
+
+    def _at_first(self) -> np.ndarray:
+        """Which copies are in the first state; part by part, which is several times faster than rows of few parts."""
+        first = self.states[:, 0] == self.process.start[0]
+        for part in range(1, len(self.process.start)):
+            first &= self.states[:, part] == self.process.start[part]
+        return first
 
     def _remember(self, left_out: np.ndarray) -> None:
         """Keep some of the present states in place of older ones."""
