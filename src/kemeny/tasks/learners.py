@@ -210,8 +210,8 @@ class _Table:
         actions = self._options[chosen]
         after, reward, _ = self.process.outcome(states, actions, self.process.draw(states, actions, rng))
         places = after - self.lowest
-        outside = ((places < 0) | (places >= self.sides)).any(axis=1)
-        return np.where(outside[:, None], states, after), reward
+        outside = ((places < 0) | (places >= self.sides)).any(axis=1, keepdims=True)
+        return np.where(outside, states, after), reward
 
 
 def _refuse_out_of_range(copies: int, steps: int, explore: float, restart: float, power: float) -> None:
