@@ -1,7 +1,7 @@
 """What observations and actions are: the spaces of an environment, their values as rows of numbers, and masks."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -310,13 +310,23 @@ def values_of(leaf: Leaf, rows: np.ndarray) -> np.ndarray:
     return values.astype(np.int8) if isinstance(leaf, MultiBinary) else values.copy()
 
 
+def observations_of(space: Space, rows: np.ndarray) -> Any:
+    """A batch of observations (of each part) as the environment gives them, from the rows that the policy sees."""
+    return _read(space, rows, values_of)
+
+
 def observation_of(space: Space, row: np.ndarray) -> Any:
     """One observation as the environment gives it, from the row that the policy sees."""
+    return _read(space, row[None], lambda leaf, rows: values_of(leaf, rows)[0])
+
+
+def _read(space: Space, rows: np.ndarray, read: Callable[[Leaf, np.ndarray], Any]) -> Any:
+    """What is read from the rows of each part that has no parts, put together as the space has it."""
     if isinstance(space, Dict | Tuple):
         ends = np.cumsum([part.size for part in space.parts])
-        parts = [observation_of(part, row[end - part.size : end]) for part, end in zip(space.parts, ends, strict=True)]
+        parts = [_read(part, rows[:, end - part.size : end], read) for part, end in zip(space.parts, ends, strict=True)]
         return dict(zip(space.names, parts, strict=True)) if isinstance(space, Dict) else tuple(parts)
-    return values_of(space, row[None, : space.size])[0]
+    return read(space, rows[:, : space.size])
 
 
 class Misfit(Exception):

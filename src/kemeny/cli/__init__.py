@@ -22,7 +22,7 @@ COMMANDS = {
     "sweep": "train many runs: a grid of settings and seeds, side by side or as a job array",
     "check": "step an environment: can it be trained on, and with what settings",
     "resume": "go on with a stopped or killed run",
-    "evaluate": "run a trained policy: returns, long-run averages, trajectory files, film",
+    "evaluate": "run a trained policy or a rule: returns, long-run averages, trajectory files, film",
     "export": "write a trained policy as ONNX or plain arrays",
     "compare": "compare runs: a table with intervals, and which setting is better",
     "plot": "draw the learning curves of runs",

@@ -3,7 +3,7 @@
 import json as json_format
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import Positional, arg
@@ -11,9 +11,16 @@ from tyro.conf import Positional, arg
 from kemeny.errors import UserError
 from kemeny.runs.disk import refuse_unwritable
 
+if TYPE_CHECKING:
+    from kemeny.envs.names import Environment
+    from kemeny.experience.rules import Rule
+
 
 def evaluate(
-    run: Annotated[Positional[Path], arg(metavar="DIR")],
+    run: Annotated[Positional[Path | None], arg(metavar="[DIR]")] = None,
+    env: str | None = None,
+    env_kwargs: Annotated[str | None, arg(metavar="JSON")] = None,
+    rule: str | None = None,
     trajectories: int = 10,
     max_steps: int = 10_000,
     seed: int = 0,
@@ -30,10 +37,14 @@ def evaluate(
     trust: bool = False,
     json: bool = False,
 ) -> None:
-    """Run a trained policy, by its mean action, and report its returns and its long-run averages.
+    """Run a trained policy, by its mean action, or a rule, and report its returns and its long-run averages.
 
     Args:
         run: A run directory, or one of its checkpoints.
+        env: Without DIR, the environment on which to run a rule: an id, module:function or file.py:function.
+        env_kwargs: Arguments with which that environment is made, as JSON.
+        rule: The rule: module:name or file.py:name of a function from an observation to an action. A function or class
+            with a parameter `network` or `process` makes the rule for the environment's process: kemeny.tasks:LBFS.
         trajectories: How many, each from a start state of its own.
         max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
         seed: Of the start states.
@@ -53,6 +64,9 @@ def evaluate(
     """
     if trajectories < 1 or max_steps < 1:
         raise UserError("--trajectories and --max-steps must be at least 1.")
+    _refuse_mixed(run, env, env_kwargs, rule)
+    if rule is not None:
+        _refuse_for_rules({"--best": best, "--explore": explore, "--trust": trust, "--video": video is not None})
     from kemeny.experience.picture import draw, refuse_unknown_ending
     from kemeny.runs.evaluation import evaluate as evaluate_run
 
@@ -63,8 +77,10 @@ def evaluate(
     for path in (trajectory, plot, video):
         if path is not None:
             refuse_unwritable(path)
+    subject, environment = (run, None) if run is not None else _named(rule, env, env_kwargs)
     result = evaluate_run(
-        run,
+        subject,
+        environment,
         trajectories=trajectories,
         max_steps=max_steps,
         seed=seed,
@@ -93,8 +109,40 @@ def evaluate(
         limits = {verdict.cost: verdict.limit / verdict.slope for verdict in result.limits}
         draw(steps, plot, title=result.about, limits=limits)
         print(f"Drew {len(steps):,} steps: {plot}", file=sys.stderr)
-    if video is not None:  # last, so that what cannot be filmed has been evaluated
+    if video is not None and run is not None:  # last, so that what cannot be filmed has been evaluated
         _film(run, best, trust, video, video_steps, seed)
+
+
+def _refuse_mixed(run: Path | None, env: str | None, env_kwargs: str | None, rule: str | None) -> None:
+    """Refuse what is neither a run alone nor a rule and its environment."""
+    if run is not None and (rule is not None or env is not None or env_kwargs is not None):
+        given = "--rule" if rule is not None else "--env" if env is not None else "--env-kwargs"
+        raise UserError(
+            f"Evaluate a run or a rule: {run} is a run, which has its own policy and environment, so leave "
+            f"out {given}; or leave out {run}."
+        )
+    if run is None and rule is None:
+        what = "--env says where, but not what is evaluated" if env is not None else "There is nothing to evaluate"
+        raise UserError(f"{what}: name a run directory alone, or --env ENV with --rule MODULE:NAME.")
+    if rule is not None and env is None:
+        raise UserError(f"Say on which environment the rule {rule} is evaluated: add --env ENV.")
+
+
+def _refuse_for_rules(flags: dict[str, bool]) -> None:
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if given:
+        raise UserError(f"{given[0]} is for runs, not for a rule: leave it out.")
+
+
+def _named(rule: str | None, env: str | None, env_kwargs: str | None) -> "tuple[Rule, Environment]":
+    """The rule and its environment."""
+    from kemeny.envs.names import as_environment, read_kwargs
+    from kemeny.experience.rule_names import rule_named
+
+    assert rule is not None
+    assert env is not None
+    environment = as_environment(env, None if env_kwargs is None else read_kwargs(env_kwargs))
+    return rule_named(rule, environment), environment
 
 
 def _film(run: Path, best: bool, trust: bool, video: Path, steps: int, seed: int) -> None:

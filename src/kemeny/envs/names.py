@@ -1,4 +1,4 @@
-"""How an environment is named and found: an id, something in a module or in a file, or a function; and its arguments.
+"""How an environment or a rule is named and found: an id, something in a module or in a file, a function; arguments.
 
 This is the only place that imports a user's code by its name.
 """
@@ -132,18 +132,25 @@ class Code(NamedTuple):
     @classmethod
     def named(cls, name: str) -> "Code | None":
         """The two parts of a name; None for an id alone."""
-        home, colon, thing = name.rpartition(":")
-        if not colon:
+        if ":" not in name:
             if name.endswith(".py"):
                 raise UserError(f"{name!r} is a file: name the function or class in it too, as in {name}:make_env.")
             return None
-        code = cls(home, thing)
-        if not home or not thing or ":" in home or (home.startswith(".") and not code.is_file):
+        code = cls.read(name)
+        if code is None:
             raise UserError(
                 f"{name!r} cannot be the name of an environment: write an id, such as HalfCheetah-v3; module:id for an "
                 "id that a module registers; module:function or module:Class; or path/to/file.py:function."
             )
         return code
+
+    @classmethod
+    def read(cls, name: str) -> "Code | None":
+        """The two parts of a name; None for a name that has not these parts."""
+        home, _, thing = name.rpartition(":")
+        code = cls(home, thing)
+        sound = home and thing and ":" not in home and (code.is_file or not home.startswith("."))
+        return code if sound else None
 
     @property
     def is_file(self) -> bool:
@@ -160,7 +167,7 @@ def find(env: Environment) -> "str | Maker":
         if env.source.startswith(OUR_IDS):
             importlib.import_module("kemeny.tasks")  # which registers them
         return env.source
-    module = _import_file(code.home, env.name) if code.is_file else _import_module(code.home, env.name)
+    module = _import(code, env.name)
     registered = code.thing if code.is_file else env.source  # Gymnasium imports a module itself
     if code.thing in gymnasium.registry:
         return registered
@@ -169,7 +176,22 @@ def find(env: Environment) -> "str | Maker":
         return _checked_maker(found, env.name, _other_file(module, code))
     if _has_versions(code.thing):
         return registered
-    raise _nothing_there(module, code, env.name)
+    raise _nothing_there(module, code, env.name, "function, class or id")
+
+
+def find_rule(name: str) -> Any:
+    """What `module:rule` or `path/to/file.py:rule` leads to: a rule, or what makes one; imports code."""
+    code = Code.read(name)
+    if code is None:
+        raise UserError(
+            f"{name!r} cannot be the name of a rule: write module:rule, such as kemeny.tasks:MaxWeight, or "
+            "path/to/file.py:rule."
+        )
+    module = _import(code, name)
+    found = _attribute(module, code.thing)
+    if found is None:
+        raise _nothing_there(module, code, name, "rule")
+    return found
 
 
 def _checked_maker(found: Any, name: str, other_file: str) -> Maker:
@@ -226,6 +248,10 @@ def look_here() -> None:
 def _append(folder: str) -> None:
     if folder not in sys.path and not ("" in sys.path and folder == os.getcwd()):
         sys.path.append(folder)
+
+
+def _import(code: Code, name: str) -> ModuleType:
+    return _import_file(code.home, name) if code.is_file else _import_module(code.home, name)
 
 
 def _import_module(module: str, env: str) -> ModuleType:
@@ -305,16 +331,18 @@ def _has_versions(name: str) -> bool:
     return bare != name or any(key.split("-v")[0] == bare for key in gymnasium.registry)
 
 
-def _nothing_there(module: ModuleType, code: Code, env: str) -> UserError:
+def _nothing_there(module: ModuleType, code: Code, env: str, wanted: str) -> UserError:
+    exported = getattr(module, "__all__", ())
     there = [
         name
         for name, value in vars(module).items()
-        if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        if callable(value) and not name.startswith("_")
+        if name in exported or getattr(value, "__module__", None) == module.__name__
     ]
     close = difflib.get_close_matches(code.thing, there, 3) or there[:5]
     hint = f"did you mean {' or '.join(close)}?" if close else "it has none at all."
     hint = _other_file(module, code) or hint
-    return UserError(f"{env} cannot be found: {code.home} has no function, class or id {code.thing!r}; {hint}")
+    return UserError(f"{env} cannot be found: {code.home} has no {wanted} {code.thing!r}; {hint}")
 
 
 def _other_file(module: ModuleType, code: Code) -> str:

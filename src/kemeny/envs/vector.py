@@ -95,7 +95,7 @@ class VectorPool:
                 f"{name} is a vector environment, in which one copy cannot be made anew: leave out --restart-faulty."
             )
         self.num_envs = num_envs
-        made, limit = _make(env, num_envs)
+        made, limit = make_copies(env, num_envs)
         try:
             self._copies = Copies(made, name, costs, limit)
             self._copies.try_out()
@@ -206,7 +206,7 @@ class VectorPool:
         self._copies.close()
 
 
-def _make(env: Environment, num_envs: int) -> tuple[VectorEnv, int | None]:
+def make_copies(env: Environment, num_envs: int) -> tuple[VectorEnv, int | None]:
     """A vector environment of so many copies, and the time limit that it would have had."""
     name, found, limit = env.name, find(env), None
     try:

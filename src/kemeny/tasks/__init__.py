@@ -16,20 +16,26 @@ from kemeny.tasks.heating import Heating, HeatingEnv, HeatingVectorEnv
 from kemeny.tasks.inventory import dual_sourcing, lost_sales, perishable
 from kemeny.tasks.machines import machine_replacement, maintenance
 from kemeny.tasks.network import Activity, Network
+from kemeny.tasks.network_rules import LBFS, CMu, MaxWeight, Priority, Threshold
 from kemeny.tasks.networks import criss_cross, n_model, reentrant_line, server_allocation, six_class
 from kemeny.tasks.process import Outcome, Process
 from kemeny.tasks.registration import process_of, register
 
 __all__ = [
+    "LBFS",
     "Activity",
+    "CMu",
     "Heating",
     "HeatingEnv",
     "HeatingVectorEnv",
+    "MaxWeight",
     "Network",
     "Outcome",
+    "Priority",
     "Process",
     "ProcessEnv",
     "ProcessVectorEnv",
+    "Threshold",
     "access_control",
     "admission",
     "criss_cross",

@@ -48,7 +48,7 @@ def model_of(process: Process, truncation: int | None = None, *, cost: str | Non
         costs=None if column is None else np.stack([spent[:, column] for spent in costs], axis=1),
         start=start,
         name=process.name,
-        allowed=_allowed(process, states, joint),
+        allowed=jointly_allowed(process, states, joint),
         grid=grid,
         edge=edge if edge.any() else None,
     )
@@ -78,7 +78,7 @@ def _transitions(
         places = after - lowest
         outside = ((places < 0) | (places >= sides)).any(axis=1)
         edge |= outside & (likely[:, event] > 0)
-        columns[:, event] = np.where(outside, np.arange(count), _number(places, grid))
+        columns[:, event] = np.where(outside, np.arange(count), number_of(places, grid))
         reward += likely[:, event] * paid
         spent += likely[:, event, None] * costs
     pointers = np.arange(count + 1) * process.events
@@ -88,12 +88,13 @@ def _transitions(
     return matrix, reward, spent
 
 
-def _number(places: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+def number_of(places: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    """The number of the state at each place of the grid; what it is for a place outside means nothing."""
     strides = np.array([math.prod(grid[i + 1 :]) for i in range(len(grid))])
     return places @ strides
 
 
-def _allowed(process: Process, states: np.ndarray, joint: list[tuple[int, ...]]) -> np.ndarray | None:
+def jointly_allowed(process: Process, states: np.ndarray, joint: list[tuple[int, ...]]) -> np.ndarray | None:
     """States × joint actions, or None if all are allowed."""
     options = process.allowed(states)
     if options is None:
