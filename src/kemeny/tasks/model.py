@@ -23,14 +23,14 @@ def model_of(process: Process, truncation: int | None = None, *, cost: str | Non
     `cost` is the name of the cost that the model has; by default it has the only one of the process.
     """
     grid = grid_of(process, truncation)
-    states = np.indices(grid).reshape(len(grid), -1).T + np.array(process.lowest)
-    joint = list(itertools.product(*map(range, process.choices)))
-    entries = len(states) * len(joint) * process.events
+    entries = math.prod(grid) * math.prod(process.choices) * process.events
     if entries > MOST_ENTRIES:
         raise UserError(
-            f"The model of {process.name} would have {len(states):,} states and {entries:,} transitions, more than "
+            f"The model of {process.name} would have {math.prod(grid):,} states and {entries:,} transitions, more than "
             f"{MOST_ENTRIES:,}: cut it off earlier, or simulate it instead."
         )
+    states = np.indices(grid).reshape(len(grid), -1).T + np.array(process.lowest)
+    joint = list(itertools.product(*map(range, process.choices)))
     edge = np.zeros(len(states), bool)
     blocks, rewards, costs = [], [], []
     for options in joint:
