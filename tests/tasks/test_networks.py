@@ -90,7 +90,8 @@ def test_the_model_is_that_of_the_zoo(regime):
         allowed = mine.allowed[:, a]
         np.testing.assert_allclose(*(model.by_action[a].toarray()[allowed] for model in (mine, other)), atol=1e-12)
         np.testing.assert_allclose(mine.rewards[allowed, a], other.rewards[allowed, a])
-    np.testing.assert_array_equal(mine.edge, other.edge)
+    assert mine.edge.any()
+    assert not (mine.edge & ~other.edge).any()  # the zoo's are all states with a full queue
 
 
 def test_the_n_model_is_worth_what_that_of_the_zoo_is():
