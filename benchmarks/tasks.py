@@ -72,7 +72,19 @@ PUBLISHED = {
 }
 """Of each instance the exact optimum, where it is known (tasks_exact.md; criss-cross and N-model: tabular.md), and the
 best of others: Dai & Gluzman's PPO with 500 million steps, or the best rule of its kind, exactly."""
-ARMS = {"atrpo": "ATRPO", "trpo90": "TRPO γ = 0.9", "trpo99": "TRPO γ = 0.99", "trpo998": "TRPO γ = 0.998"}
+ARMS = {
+    "atrpo": "ATRPO",
+    "sampled": "ATRPO, values sampled",
+    "trpo90": "TRPO γ = 0.9",
+    "trpo99": "TRPO γ = 0.99",
+    "trpo998": "TRPO γ = 0.998",
+}
+HEAD = """# Tasks whose best answer is known
+
+Written by `python benchmarks/tasks.py page` from [tasks.jsonl](tasks.jsonl). Mean cost of the last policy, by its
+likeliest action; lower is better. Costs of several seeds are divided by /, and the percentage is how far their mean is
+above the exact optimum. Where the model is small enough, a cost is exact (from the stationary distribution of the
+policy); otherwise it is simulated. The second table has all intervals."""
 app = tyro.extras.SubcommandApp()
 
 
@@ -153,12 +165,7 @@ def page() -> None:
         instance, arm, _ = line["name"].rsplit("-", 2)
         by_arm.setdefault((instance, arm), []).append(line)
     text = [
-        "# Tasks whose best answer is known",
-        "",
-        "Written by `python benchmarks/tasks.py page` from [tasks.jsonl](tasks.jsonl). Mean cost of the last policy, by its",
-        "likeliest action; lower is better. Costs of several seeds are divided by /, and the percentage is how far their",
-        "mean is above the exact optimum. Where the model is small enough, a cost is exact (the stationary distribution of",
-        "the policy); otherwise it is simulated, and its interval is in the second table.",
+        *HEAD.splitlines(),
         "",
         f"| instance | steps | minutes | exact optimum | others | {' | '.join(ARMS.values())} |",
         f"|---|---|---|---|---|{'---|' * len(ARMS)}",
