@@ -38,9 +38,14 @@ def random_states(network, count=300, seed=0):
     return rng.integers(0, 15, (count, network.classes)) * rng.integers(0, 2, (count, network.classes))
 
 
+@functools.cache
+def model_of(network, truncation):
+    return network.model(truncation)
+
+
 def exact_cost(rule, truncation):
     """The mean cost of a rule in the truncated model."""
-    model = rule.network.model(truncation)
+    model = model_of(rule.network, truncation)
     states = np.indices(model.grid).reshape(len(model.grid), -1).T
     actions = rule.rows(states)
     if actions.ndim == 2:
@@ -119,19 +124,30 @@ def test_c_mu_is_optimal_for_one_server(holding, first):
     Truncated at 60 jobs of a class, with a load of 0.7, the model is the network but for 1e-8.
     """
     network, truncation = tasks.server_allocation((0.3, 0.2), (1.0, 0.5), holding), 60
-    best = -solve.solve(network.model(truncation)).gain
+    best = -solve.solve(model_of(network, truncation)).gain
     rule = tasks.CMu(network)
     np.testing.assert_array_equal(rule.rows([[3, 3], [3, 0], [0, 3]]), [first, 0, 1])
     assert exact_cost(rule, truncation) == pytest.approx(best, rel=1e-6)
     assert exact_cost(tasks.Priority(network, (1 - first, first)), truncation) > 1.02 * best
 
 
+def test_c_mu_neglects_a_class_of_the_n_model():
+    """Server 2 helps class 1 whenever x₁ ≥ 2. Then x₁ is a chain of births and deaths, and too little time is left."""
+    states = np.array([(x1, x2) for x1 in range(6) for x2 in (1, 50)])
+    np.testing.assert_array_equal(tasks.CMu(tasks.n_model()).rows(states), states[:, 0] >= 2)
+    born, weights = 1.3 * 0.95, [1.0, 1.3 * 0.95]
+    for _ in range(300):
+        weights.append(weights[-1] * born / 1.5)
+    share = (weights[0] + weights[1]) / sum(weights)
+    assert share < 0.3 < 0.4 * 0.95  # the time that server 2 has for class 2, and the time that class 2 needs
+
+
 def test_threshold_11_on_the_n_model_costs_what_was_published():
-    """47.24 (exact; the tail beyond 300 jobs of a class adds 0.05). Levels beside it cost more, x₁ ≥ 11 does too."""
+    """47.24; truncated at 300 jobs of a class it is 0.05 less. To help if x₁ ≥ 11 instead of x₁ > 11 costs more."""
     network = tasks.n_model()
-    costs = {level: exact_cost(tasks.Threshold(network, level=level), 300) for level in (10, 11, 12)}
-    assert costs[11] == pytest.approx(47.24, abs=0.1)
-    assert costs[11] == min(costs.values())
+    more_than_11, at_least_11 = (exact_cost(tasks.Threshold(network, level=level), 300) for level in (11, 10))
+    assert more_than_11 == pytest.approx(47.24, abs=0.07)
+    assert at_least_11 > more_than_11 + 0.1
     rule = tasks.Threshold(network)
     np.testing.assert_array_equal(rule.rows([[11, 1], [12, 1], [11, 0], [1, 0], [1, 3]]), [0, 1, 1, 0, 0])
 
