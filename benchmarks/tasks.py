@@ -85,6 +85,7 @@ Written by `python benchmarks/tasks.py page` from [tasks.jsonl](tasks.jsonl). Me
 likeliest action; lower is better. Costs of several seeds are divided by /, and the percentage is how far their mean is
 above the exact optimum. Where the model is small enough, a cost is exact (from the stationary distribution of the
 policy); otherwise it is simulated. The second table has all intervals."""
+DOCS, BEGIN, END = ROOT / "docs" / "tasks.md", "<!-- benchmarks/tasks.py: results -->", "<!-- end of results -->"
 app = tyro.extras.SubcommandApp()
 
 
@@ -156,37 +157,53 @@ def cell(lines: list[dict[str, Any]], optimum: float | None) -> str:
     return text if optimum is None else f"{text} ({100 * (np.mean(costs) / optimum - 1):+.2f} %)"
 
 
-@app.command
-def page() -> None:
-    """Write the table."""
-    lines = list(kept.read(KEPT).values())
+def results(lines: list[dict[str, Any]]) -> list[str]:
+    """The table of instances × criteria."""
     by_arm: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
         instance, arm, _ = line["name"].rsplit("-", 2)
         by_arm.setdefault((instance, arm), []).append(line)
+    arms = {arm: title for arm, title in ARMS.items() if any(arm == other for _, other in by_arm)}
     text = [
-        *HEAD.splitlines(),
-        "",
-        f"| instance | steps | minutes | exact optimum | others | {' | '.join(ARMS.values())} |",
-        f"|---|---|---|---|---|{'---|' * len(ARMS)}",
+        f"| instance | steps | minutes | exact optimum | others | {' | '.join(arms.values())} |",
+        f"|---|---|---|---|---|{'---|' * len(arms)}",
     ]
     for instance, (optimum, others) in PUBLISHED.items():
         mine = [line for (of, _), group in by_arm.items() if of == instance for line in group]
         if mine:
-            cells = [cell(by_arm.get((instance, arm), []), optimum) for arm in ARMS]
             best = "" if optimum is None else f"{optimum:g}"
             minutes = f"{np.median([line['minutes'] for line in mine]):.1f}"
-            text.append(
-                f"| {instance} | {mine[0]['steps'] / 1e6:g}M | {minutes} | {best} | {others} | {' | '.join(cells)} |"
-            )
-    text += ["", "| run | simulated | 95 % interval | exact | settled |", "|---|---|---|---|---|"]
+            cells = [cell(by_arm.get((instance, arm), []), optimum) for arm in arms]
+            row = [instance, f"{mine[0]['steps'] / 1e6:g}M", minutes, best, others, *cells]
+            text.append(f"| {' | '.join(row)} |")
+    return text
+
+
+def intervals(lines: list[dict[str, Any]]) -> list[str]:
+    """The table of all runs."""
+    text = ["| run | simulated | 95 % interval | exact | settled |", "|---|---|---|---|---|"]
     for line in lines:
         exact = "" if line["exact"] is None else f"{line['exact']:.5g}"
         interval = "" if math.isnan(line["low"]) else f"{line['low']:.5g} to {line['high']:.5g}"
-        text.append(
-            f"| {line['name']} | {line['cost']:.5g} | {interval} | {exact} | {'yes' if line['settled'] else 'no'} |"
-        )
-    PAGE.write_text("\n".join(text) + "\n")
+        settled = "yes" if line["settled"] else "no"
+        text.append(f"| {line['name']} | {line['cost']:.5g} | {interval} | {exact} | {settled} |")
+    return text
+
+
+def pages() -> dict[Path, str]:
+    """What tasks.md and the page of the documentation are to be."""
+    lines = list(kept.read(KEPT).values())
+    table = "\n".join(results(lines))
+    begin, rest = DOCS.read_text().split(BEGIN)
+    docs = f"{begin}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+    return {PAGE: "\n".join([HEAD, "", table, "", *intervals(lines), ""]), DOCS: docs}
+
+
+@app.command
+def page() -> None:
+    """Write the tables."""
+    for file, text in pages().items():
+        file.write_text(text)
 
 
 if __name__ == "__main__":
