@@ -121,7 +121,7 @@ def line_of(run: kemeny.Run) -> dict[str, Any]:
         "env": run.config["env"],
         "env_kwargs": kwargs,
         **{name: settings[name] for name in ("algorithm", "gamma", "seed", "steps")},
-        "commit": run.config.get("commit"),
+        "commit": run.config["git_commit"],
         "minutes": round(run.metrics[-1]["seconds"] / 60, 2),
         "cost": round(-reward.average, 4),
         "low": round(-reward.high, 4),
