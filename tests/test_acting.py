@@ -232,7 +232,7 @@ def test_single_numbers_as_observations_and_actions():
     batch = policy(np.array([0.1, 0.2, 0.3]))
     assert batch.shape == (3,)
     assert policy(0.2).shape == ()
-    assert policy(0.2) == batch[1]
+    assert policy(0.2) == pytest.approx(batch[1], rel=1e-6)  # one row is multiplied by another routine than three
     assert policy.sample([0.1, 0.2], np.random.default_rng(0)).shape == (2,)
 
 

@@ -73,7 +73,8 @@ def test_a_goal_is_learned_and_said(tmp_path):
         Corridor, out=tmp_path / "run", steps=20_000, num_envs=5, batch_size=500, hidden=(16,), cut=100,
         eval_every=10**6, eval_max_steps=10, observers=[listener],
     )  # fmt: skip
-    assert run.metrics[-1]["rate"] > 0.3  # one goal in three steps
+    rates = sorted(record["rate"] for record in run.metrics[-11:])  # a single policy step may go astray
+    assert rates[5] > 0.3  # one goal in three steps
     assert run.metrics[-1]["falls"] == 0
     (said,) = [message for message in listener.said if "goal" in message]
     assert "--reset-cost" in said
