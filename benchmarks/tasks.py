@@ -26,6 +26,7 @@ import kemeny
 import kept
 from kemeny import tasks
 from kemeny.runs.glance import State, glance
+from kemeny.tasks.registration import OPTIONS
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "results" / "tasks.jsonl"
@@ -107,7 +108,7 @@ def line_of(run: kemeny.Run) -> dict[str, Any]:
     """What is kept of a finished run."""
     instance = run.path.name.rsplit("-", 2)[0]
     kwargs = dict(run.config["env_kwargs"])
-    process = tasks.process_of(run.config["env"], **kwargs)
+    process = tasks.process_of(run.config["env"], **{name: kwargs[name] for name in kwargs if name not in OPTIONS})
     found = kemeny.evaluate(run, trajectories=TRAJECTORIES, max_steps=STEPS, precision=PRECISION, seed=1)
     assert found.long_run is not None
     reward, settings = found.long_run.reward, run.config["settings"]
