@@ -65,8 +65,8 @@ class CriticFit:
     """Weight of Σw² in the critics' loss (weights, not biases)."""
     critic_epochs: Annotated[int, AtLeast(1)] = 10
     """Passes over the batch for each critic."""
+    critic_minibatch: Annotated[int, AtLeast(1)] = 100
+    """Samples in a minibatch of a critic; what is left over after the last whole one is skipped in that pass."""
     critic_unit: Literal["signal", "targets"] = "signal"
     """The unit in which a critic learns: of the reward or cost, or of the values that it is fitted to, which in a slow
     system are much larger."""
-    critic_minibatch: Annotated[int, AtLeast(1)] = 100
-    """Samples in a minibatch of a critic; what is left over after the last whole one is skipped in that pass."""
