@@ -119,9 +119,10 @@ class Farsighted(Pool, Protocol):
     """A pool whose environment knows what may come of an action."""
 
     def outcomes(self, rows: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For rows of observations and actions: all that may be observed next, (event, row, D), how likely each is,
+        """What may come of these actions, one per row of observations.
 
-        (event, row), and the mean reward, (row,).
+        Returns all that may be observed next, (event, row, D), how likely each is, (event, row), and the mean reward,
+        (row,).
         """
         ...
 
