@@ -8,7 +8,7 @@ and then its long-run average, for longer and longer second queues. Server 2 of 
 of these policies has the form *help if x₁ ≥ L(x₂)*, where L is its switching curve. Numbers are kept in
 benchmarks/results/discounting.jsonl, the page is benchmarks/results/discounting.md, and the picture is
 docs/pictures/discounting.png. If there are runs on kemeny/NModel-v0 in benchmarks/results/tasks.jsonl (rows with env,
-algorithm, gamma and cost), the averages that they learned are drawn as well.
+algorithm, gamma and exact), the averages that they learned are drawn as well.
 """
 
 import argparse
@@ -125,9 +125,10 @@ def judged(gamma: float, policy: np.ndarray) -> Result:
 
 
 def learned() -> list[dict[str, Any]]:
-    """Rows of runs on the N-model, if any are kept: algorithm, gamma (None for an average) and cost."""
+    """Rows of runs on the N-model, if any are kept: algorithm, gamma (None for an average) and the exact cost."""
     lines = LEARNED.read_text().splitlines() if LEARNED.exists() else []
-    return [row for row in map(json.loads, lines) if row.get("env") == ENV and row.get("cost") is not None]
+    rows = [row for row in map(json.loads, lines) if row["env"] == ENV and row["exact"] is not None]
+    return [{**row, "algorithm": row["algorithm"].upper()} for row in rows]
 
 
 def page(found: Sequence[Result]) -> str:
@@ -153,7 +154,7 @@ def page(found: Sequence[Result]) -> str:
         lines.append(f"| {name} | {thresholds} | {one.served:.4f} | {averages} | {one.average} | {more} |")
     for row in learned():
         gamma = "average" if row.get("gamma") is None else f"{row['gamma']:g}"
-        lines.append(f"\nLearned by {row['algorithm']} ({gamma}): {row['cost']:.3f}.")
+        lines.append(f"\nLearned by {row['algorithm']} ({gamma}): {row['exact']:.3f}.")
     return "\n".join(lines) + "\n"
 
 
@@ -197,7 +198,7 @@ def draw_costs(axis: Any, found: Sequence[Result]) -> None:
         rows = [row for row in learned() if row["algorithm"] == name]
         places = [2e4 if row.get("gamma") is None else 1 / (1 - row["gamma"]) for row in rows]
         axis.plot(
-            places, [row["cost"] for row in rows], "s^D"[number % 3], color=COLORS[1 + number], label=f"{name}, learned"
+            places, [row["exact"] for row in rows], "s^D"[number % 3], color=COLORS[1 + number], label=f"{name}, learned"
         )
     ticks = (0.9, 0.95, 0.97, 0.99, 0.998, 0.9999)
     axis.set(xscale="log", yscale="log", xlabel="discount γ per step", ylabel="long-run average cost")
