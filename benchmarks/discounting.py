@@ -198,7 +198,11 @@ def draw_costs(axis: Any, found: Sequence[Result]) -> None:
         rows = [row for row in learned() if row["algorithm"] == name]
         places = [2e4 if row.get("gamma") is None else 1 / (1 - row["gamma"]) for row in rows]
         axis.plot(
-            places, [row["exact"] for row in rows], "s^D"[number % 3], color=COLORS[1 + number], label=f"{name}, learned"
+            places,
+            [row["exact"] for row in rows],
+            "s^D"[number % 3],
+            color=COLORS[1 + number],
+            label=f"{name}, learned",
         )
     ticks = (0.9, 0.95, 0.97, 0.99, 0.998, 0.9999)
     axis.set(xscale="log", yscale="log", xlabel="discount γ per step", ylabel="long-run average cost")
