@@ -133,7 +133,11 @@ def test_numpy_equals_jax_for_nested_observations_and_every_action(action, maske
         np.testing.assert_array_equal(policy(batch, **given), action.actions(drawn))
     for i in range(5):
         single = {name: value[i] for name, value in given.items()}
-        np.testing.assert_array_equal(policy(one_of(batch, i), **single), policy(batch, **given)[i])
+        one, of_many = policy(one_of(batch, i), **single), policy(batch, **given)[i]
+        if isinstance(action, Continuous):  # one row is multiplied by another routine than many: last digits may differ
+            np.testing.assert_allclose(one, of_many, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(one, of_many)
 
 
 def test_actions_are_as_the_environment_takes_them():

@@ -55,7 +55,7 @@ def test_a_node_is_lost_during_a_sweep_and_during_a_run(there, tmp_path):
 
 def lost_during_a_sweep(there, folder):
     """Its run goes on elsewhere, and the results are those of a process on this machine that nothing happens to."""
-    grid = {**TINY, "steps": 12_000, "checkpoint_every": 400, "eval_every": 4_000}
+    grid = {**TINY, "steps": 60_000, "checkpoint_every": 400, "eval_every": 20_000}  # long enough to be hurt in
     [calm] = kemeny.sweep(ENV, out=folder / "calm", **grid)
     run = folder / "hurt" / calm.path.name
     nodes = [there.add_node(num_cpus=1)]
