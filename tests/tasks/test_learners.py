@@ -51,10 +51,10 @@ def test_the_greedy_policy_is_nearly_optimal(process, method):
     process, truncation = PROCESSES[process]
     model = process.model(truncation)
     best, uniform = solve.solve(model).gain, model.evaluate(model.uniform_policy).rho
-    learned = learners.learn(process, METHODS[method], truncation, steps=6_000, seed=0)
+    learned = learners.learn(process, METHODS[method], truncation, seed=0)
     assert uniform < best - 0.01 * abs(best)
     assert best - 0.01 * abs(best) < model.evaluate(learned.policy).rho <= best + 1e-9
-    assert learned.rate == pytest.approx(best, rel=0.3 if method == "R-learning" else 0.1)
+    assert learned.rate == pytest.approx(best, rel=0.25 if method == "R-learning" else 0.1)
 
 
 def test_the_laws_of_the_reference_rates():
@@ -90,7 +90,7 @@ def test_the_update_is_the_formula():
         after = state + admitted - (event == 1)
         error = 6.0 * admitted - state - rate + table[after].max() - table[state, action]
         visits[state, action] += 1
-        table[state, action] += (1 + visits[state, action] / 100) ** -0.75 * error
+        table[state, action] += error / (1 + visits[state, action] / 100)
         rate += 0.5 / time**0.5 * error * (action == greedy)
         again = rng.random((1, 1))[0, 0] < 0.1
         elsewhere = int(rng.integers([9], size=(1, 1))[0, 0])

@@ -119,7 +119,7 @@ def learn(
     explore: float = 0.2,
     restart: float = 0.03,
     constant: float = 100.0,
-    power: float = 0.75,
+    power: float = 1.0,
     seed: int = 0,
 ) -> Learned:
     """Learn a table on the truncated process, the chain of `process.model(truncation)`, by simulating it.
