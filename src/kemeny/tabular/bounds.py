@@ -5,11 +5,15 @@ use only κ(π'), which is smaller and is the default here (`kappa="new"`). A ce
 
 Both are stated for irreducible chains. They hold for every unichain if κ is replaced by Tr(Z): a unichain is the limit
 of irreducible chains, and both sides of Lemma 3 are continuous. Appendix D has another bound for that case, with ‖Z‖∞.
+
+The statements with reuse take the states from batches of several past policies instead of from π alone. They are not in
+the paper; docs/theory.md proves them.
 """
 
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +22,7 @@ from scipy.special import rel_entr
 from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.errors import UserError
 from kemeny.tabular.mdp import MDP, PolicyValues, SignalName, average_over
+from kemeny.tabular.structure import stochastic
 from kemeny.tabular.worst_case import count_policies, kappa_star, zeta_star
 
 Constant = Literal["new", "star"] | float
@@ -58,11 +63,17 @@ class Certificate:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two policies and the quantities of both that the statements use."""
+    """Two policies and the quantities of both that the statements use.
+
+    Means are over the batches: s∼d_i and a∼π_i with the weight ν_i. The only batch is that of the old policy, unless
+    batches of past policies are reused.
+    """
 
     mdp: MDP
     old: PolicyValues
     new: PolicyValues
+    batches: tuple[tuple[float, PolicyValues], ...]
+    """ν_i > 0 and π_i, the policy that collected the batch."""
 
     @property
     def difference(self) -> float:
@@ -76,8 +87,8 @@ class Comparison:
 
     @property
     def surrogate(self) -> float:
-        """E_{s∼d_π, a∼π'}[A(s, a)]."""
-        return float(self.old.visitation @ self.expected_advantage)
+        """E_{s∼d_π, a∼π'}[A(s, a)], or Σ ν_i·E_{s∼d_i, a∼π'}[A(s, a)]."""
+        return sum(weight * float(past.visitation @ self.expected_advantage) for weight, past in self.batches)
 
     @property
     def epsilon(self) -> float:
@@ -97,19 +108,46 @@ class Comparison:
     @functools.cached_property
     def kl(self) -> np.ndarray:
         """KL(π' ‖ π) in each state; infinite where π' takes an action that π never takes."""
-        # A KL divergence is never negative, but rounding can make this sum negative where the policies agree.
-        return np.maximum(rel_entr(self.new.policy, self.old.policy).sum(axis=1), 0)
+        return divergence(self.new.policy, self.old.policy)
 
     @property
     def mean_tv(self) -> float:
-        """E_{s∼d_π}[TV]."""
-        return float(self.old.visitation @ self.tv)
+        """E_{s∼d_π}[TV(π', π)], or Σ ν_i·E_{s∼d_i}[TV(π', π_i)]."""
+        return self._mean_tv_to(self.new)
 
     @property
     def mean_kl(self) -> float:
-        """E_{s∼d_π}[KL]; states that π never visits do not count."""
-        visited = self.old.visitation > 0
-        return float(self.old.visitation[visited] @ self.kl[visited])
+        """E_{s∼d_π}[KL(π' ‖ π)], or Σ ν_i·E_{s∼d_i}[KL(π' ‖ π_i)]."""
+        pairs = ((weight, past, divergence(self.new.policy, past.policy)) for weight, past in self.batches)
+        return sum(weight * mean(past.visitation, kl) for weight, past, kl in pairs)
+
+    @property
+    def step_kl(self) -> float:
+        """Σ ν_i·E_{s∼d_i}[KL(π' ‖ π)]: the size of the step from π, over the states of all batches."""
+        return sum(weight * mean(past.visitation, self.kl) for weight, past in self.batches)
+
+    @property
+    def drift(self) -> float:
+        """Σ ν_i·E_{s∼d_i}[TV(π, π_i)]: how far the batches are from the old policy; 0 if there is only its own."""
+        return self._mean_tv_to(self.old)
+
+    def _mean_tv_to(self, values: PolicyValues) -> float:
+        return sum(
+            weight * float(past.visitation @ total_variation(values.policy, past.policy))
+            for weight, past in self.batches
+        )
+
+
+def mean(visitation: np.ndarray, values: np.ndarray) -> float:
+    """The mean over the states that are visited; in the others the values may be infinite."""
+    visited = visitation > 0
+    return float(visitation[visited] @ values[visited])
+
+
+def divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """KL(p ‖ q) along the last axis."""
+    # A KL divergence is never negative, but rounding can make this sum negative where p and q agree.
+    return np.maximum(rel_entr(p, q).sum(axis=-1), 0)
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -122,7 +160,27 @@ def compare(
 ) -> Comparison:
     """Evaluate two policies under the same criterion, for the reward or for the cost."""
     criterion = Average() if criterion is None else criterion
-    return Comparison(mdp, mdp.evaluate(old, criterion, signal), mdp.evaluate(new, criterion, signal))
+    values = mdp.evaluate(old, criterion, signal)
+    return Comparison(mdp, values, mdp.evaluate(new, criterion, signal), batches=((1.0, values),))
+
+
+def compare_reused(
+    mdp: MDP, policies: Sequence[Any], new: Any, weights: Any = None, signal: SignalName = "reward"
+) -> Comparison:
+    """Compare a new policy with the first of these policies, where each of them has collected a batch.
+
+    The policies are those of the batches, newest first; the first is the current policy π. The weights ν_i sum to 1.
+    By default all are equal.
+    """
+    if len(policies) == 0:
+        raise UserError("Reuse needs at least one policy: the current one, then older ones.")
+    given = np.full(len(policies), 1 / len(policies)) if weights is None else np.asarray(weights, dtype=float)
+    if given.shape != (len(policies),):
+        raise UserError(f"There are {len(policies)} policies, but the weights have the shape {given.shape}.")
+    nu = stochastic(given[None], "weights")[0]
+    values = [mdp.evaluate(policy, signal=signal) for policy in policies]
+    batches = tuple((float(weight), past) for weight, past in zip(nu, values, strict=True) if weight > 0)
+    return Comparison(mdp, values[0], mdp.evaluate(new, signal=signal), batches)
 
 
 def choose_kappa(pair: Comparison, kappa: Constant) -> tuple[str, float]:
@@ -182,30 +240,19 @@ def lemma_3(mdp: MDP, old: Any, new: Any, kappa: Constant = "new") -> Certificat
 
 def theorem_1(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: SignalName = "reward") -> Certificate:
     """|ρ(π') − ρ(π) − E_{s∼d_π, a∼π'}[Ā]| ≤ 2ξ·E_{s∼d_π}[TV], ξ = (κ − 1)·max_s E_{a∼π'}|Ā|."""
-    pair = compare(mdp, old, new, signal=signal)
-    symbol, value = choose_kappa(pair, kappa)
-    xi = (value - 1) * pair.largest_advantage
-    constants = {symbol: value, "ξ": xi, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
-    return around("Theorem 1", pair, 2 * xi * pair.mean_tv, constants)
+    return form_tv("Theorem 1", compare(mdp, old, new, signal=signal), kappa)
 
 
 def theorem_1_kl(mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: SignalName = "reward") -> Certificate:
     """Theorem 1 with √(E[KL]/2) ≥ E[TV] in place of E[TV] (Pinsker, Jensen): the penalty is ξ·√(2·E[KL])."""
-    pair = compare(mdp, old, new, signal=signal)
-    symbol, value = choose_kappa(pair, kappa)
-    xi = (value - 1) * pair.largest_advantage
-    constants = {symbol: value, "ξ": xi, "E[KL]": pair.mean_kl, "E[Ā]": pair.surrogate}
-    return around("Theorem 1, KL form", pair, penalty(xi, math.sqrt(2 * pair.mean_kl)), constants)
+    return form_kl("Theorem 1, KL form", compare(mdp, old, new, signal=signal), kappa)
 
 
 def theorem_1_tight(
     mdp: MDP, old: Any, new: Any, kappa: Constant = "new", signal: SignalName = "reward"
 ) -> Certificate:
     """Lemmas 2 and 3 without the last step of Theorem 1's proof: the penalty 2(κ − 1)·ε·E[TV] is of second order."""
-    pair = compare(mdp, old, new, signal=signal)
-    symbol, value = choose_kappa(pair, kappa)
-    constants = {symbol: value, "ε": pair.epsilon, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
-    return around("Lemmas 2 and 3", pair, 2 * (value - 1) * pair.epsilon * pair.mean_tv, constants)
+    return form_tight("Lemmas 2 and 3", compare(mdp, old, new, signal=signal), kappa)
 
 
 def lemma_unichain(mdp: MDP, old: Any, new: Any, zeta: Constant = "new") -> Certificate:
@@ -229,11 +276,7 @@ def theorem_unichain(
 def degradation(mdp: MDP, old: Any, new: Any, delta: float | None = None, kappa: Constant = "new") -> Certificate:
     """ρ(π') − ρ(π) ≥ −ξ·√(2δ) for a step with E[Ā] ≥ 0 and E[KL] ≤ δ (§5.1). By default δ is the step's E[KL]."""
     pair = compare(mdp, old, new)
-    if pair.surrogate < -ROUNDING * max(1.0, pair.epsilon):
-        raise UserError(
-            f"The worst-case degradation applies to steps with E[Ā] ≥ 0, but this step has E[Ā] = {pair.surrogate:g}."
-        )
-    delta = check_delta(pair, delta)
+    delta = check_improving_step(pair, delta)
     symbol, value = choose_kappa(pair, kappa)
     xi = (value - 1) * pair.largest_advantage
     lower = -penalty(xi, math.sqrt(2 * delta))
@@ -270,6 +313,73 @@ def violation(
     )
 
 
+# The average criterion, with the states of past policies: batches of π_i with the weights ν_i, see `compare_reused`
+
+
+def reuse(
+    mdp: MDP,
+    policies: Sequence[Any],
+    new: Any,
+    weights: Any = None,
+    kappa: Constant = "new",
+    signal: SignalName = "reward",
+) -> Certificate:
+    """|ρ(π') − ρ(π) − Σ ν_i·E_{s∼d_i, a∼π'}[Ā]| ≤ 2ξ·Σ ν_i·E_{s∼d_i}[TV(π', π_i)]: Theorem 1 with reuse.
+
+    ξ is that of Theorem 1, and Ā is the advantage of the current policy π in all batches.
+    """
+    return form_tv("Theorem 1 with reuse", compare_reused(mdp, policies, new, weights, signal), kappa)
+
+
+def reuse_kl(
+    mdp: MDP,
+    policies: Sequence[Any],
+    new: Any,
+    weights: Any = None,
+    kappa: Constant = "new",
+    signal: SignalName = "reward",
+) -> Certificate:
+    """Theorem 1 with reuse and with E[KL] = Σ ν_i·E_{s∼d_i}[KL(π' ‖ π_i)]: the penalty is ξ·√(2·E[KL])."""
+    return form_kl("Theorem 1 with reuse, KL form", compare_reused(mdp, policies, new, weights, signal), kappa)
+
+
+def reuse_tight(
+    mdp: MDP,
+    policies: Sequence[Any],
+    new: Any,
+    weights: Any = None,
+    kappa: Constant = "new",
+    signal: SignalName = "reward",
+) -> Certificate:
+    """Lemmas 2 and 3 with reuse: the penalty is 2(κ − 1)·ε·Σ ν_i·E_{s∼d_i}[TV(π', π_i)].
+
+    It is of second order in the step if all π_i are π. Otherwise it is of first order, with a slope that is
+    proportional to the drift.
+    """
+    return form_tight("Lemmas 2 and 3 with reuse", compare_reused(mdp, policies, new, weights, signal), kappa)
+
+
+def reuse_degradation(
+    mdp: MDP,
+    policies: Sequence[Any],
+    new: Any,
+    weights: Any = None,
+    delta: float | None = None,
+    kappa: Constant = "new",
+) -> Certificate:
+    """ρ(π') − ρ(π) ≥ −ξ·(√(2δ) + 2·drift) for a step with E[Ā] ≥ 0 and E[KL(π' ‖ π)] ≤ δ, means over all batches.
+
+    drift = Σ ν_i·E_{s∼d_i}[TV(π, π_i)] is known before the step. By default δ is the step's E[KL].
+    """
+    pair = compare_reused(mdp, policies, new, weights)
+    delta = check_improving_step(pair, delta)
+    symbol, value = choose_kappa(pair, kappa)
+    xi = (value - 1) * pair.largest_advantage
+    lower = -penalty(xi, math.sqrt(2 * delta) + 2 * pair.drift)
+    constants = {symbol: value, "ξ": xi, "δ": delta, "drift": pair.drift}
+    return Certificate("Worst-case degradation with reuse", "ρ(π') − ρ(π)", lower, pair.difference, math.inf, constants)
+
+
 # The discounted criterion
 
 
@@ -304,6 +414,29 @@ def achiam(
 # Parts of the statements
 
 
+def form_tv(statement: str, pair: Comparison, kappa: Constant) -> Certificate:
+    """The penalty 2ξ·E[TV]."""
+    symbol, value = choose_kappa(pair, kappa)
+    xi = (value - 1) * pair.largest_advantage
+    constants = {symbol: value, "ξ": xi, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
+    return around(statement, pair, 2 * xi * pair.mean_tv, constants)
+
+
+def form_kl(statement: str, pair: Comparison, kappa: Constant) -> Certificate:
+    """The penalty ξ·√(2·E[KL])."""
+    symbol, value = choose_kappa(pair, kappa)
+    xi = (value - 1) * pair.largest_advantage
+    constants = {symbol: value, "ξ": xi, "E[KL]": pair.mean_kl, "E[Ā]": pair.surrogate}
+    return around(statement, pair, penalty(xi, math.sqrt(2 * pair.mean_kl)), constants)
+
+
+def form_tight(statement: str, pair: Comparison, kappa: Constant) -> Certificate:
+    """The penalty 2(κ − 1)·ε·E[TV]."""
+    symbol, value = choose_kappa(pair, kappa)
+    constants = {symbol: value, "ε": pair.epsilon, "E[TV]": pair.mean_tv, "E[Ā]": pair.surrogate}
+    return around(statement, pair, 2 * (value - 1) * pair.epsilon * pair.mean_tv, constants)
+
+
 def around(statement: str, pair: Comparison, slack: float, constants: dict[str, float]) -> Certificate:
     """surrogate − slack ≤ ρ(π') − ρ(π) ≤ surrogate + slack."""
     middle = pair.surrogate
@@ -331,10 +464,19 @@ def penalty(xi: float, step: float) -> float:
     return 0.0 if xi == 0 else xi * step
 
 
+def check_improving_step(pair: Comparison, delta: float | None) -> float:
+    """The δ of a step that the worst-case degradation applies to: one within δ that does not lower the surrogate."""
+    if pair.surrogate < -ROUNDING * max(1.0, pair.epsilon):
+        raise UserError(
+            f"The worst-case degradation applies to steps with E[Ā] ≥ 0, but this step has E[Ā] = {pair.surrogate:g}."
+        )
+    return check_delta(pair, delta)
+
+
 def check_delta(pair: Comparison, delta: float | None) -> float:
     """The size δ of the trust region: by default the step's E[KL]; an error if the step is outside."""
     if delta is None:
-        return pair.mean_kl
-    if pair.mean_kl > delta * (1 + ROUNDING):
-        raise UserError(f"The step has E[KL] = {pair.mean_kl:g}, which is outside the trust region of δ = {delta:g}.")
+        return pair.step_kl
+    if pair.step_kl > delta * (1 + ROUNDING):
+        raise UserError(f"The step has E[KL] = {pair.step_kl:g}, which is outside the trust region of δ = {delta:g}.")
     return delta
