@@ -122,8 +122,8 @@ def test_certificates_are_made_of_the_quantities_that_they_name(problem):
 def test_the_tight_form_is_attained(side):
     """No factor can be smaller. The action is the next state, Ā = r, and E_{a∼π'}[Ā] has one size and two signs."""
     P = np.broadcast_to(np.eye(2), (2, 2, 2))
-    old, oldest, new = (np.array([[1 - x, x], [1 - y, y]]) for x, y in ((0.3, 0.4), (0.2, 0.35), (0.5, 0.6)))
-    gain = side * np.array([[1.0], [-1.0]]) * np.array([-1.0, 1.0])
+    old, oldest, new = (np.array([[1 - x, x], [1 - y, y]]) for x, y in ((0.3, 0.4), (0.2, 0.35), (0.5, 0.5)))
+    gain = side * np.array([[1.0], [-2.0]]) * np.array([-1.0, 1.0])
     mdp = MDP(P, gain - (old * gain).sum(axis=1, keepdims=True))
     certificate = bounds.reuse_tight(mdp, [old, oldest], new, [0.4, 0.6])
     bound = certificate.upper if side == -1 else certificate.lower
