@@ -190,7 +190,7 @@ def test_the_batches_are_those_of_one_policy(problem):
     """π_ν(a|s) = Σ ν_i d_i(s) π_i(a|s) / Σ ν_i d_i(s) has the mixture's states, and in the mean is as near to π'."""
     P, _, policies, weights, new = problem
     d = [oracles.stationary(np.einsum("sa,sat->st", policy, P)) for policy in policies]
-    pairs = sum(w * x[:, None] * policy for w, x, policy in zip(weights, d, policies, strict=True))
+    pairs = np.sum([w * x[:, None] * policy for w, x, policy in zip(weights, d, policies, strict=True)], axis=0)
     states = pairs.sum(axis=1)
     merged = pairs / states[:, None]
     np.testing.assert_allclose(oracles.stationary(np.einsum("sa,sat->st", merged, P)), states, atol=1e-9)
