@@ -19,6 +19,20 @@ def gae_double_sum(reward, value, next_value, trace, offset, discount, lam):
     return advantage
 
 
+def vtrace_double_sum(reward, value, next_value, trace, kept, offset, discount, lam):
+    """Aₜ = Σ_{t' ≥ t} (discount·λ)^{t'−t} · kept_{t+1} ⋯ kept_{t'} · δ_t', stopping after the first trace that is 0."""
+    time, envs = reward.shape
+    advantage = np.zeros((time, envs))
+    for e in range(envs):
+        for t in range(time):
+            for u in range(t, time):
+                if not np.all(trace[t:u, e]):
+                    break
+                delta = reward[u, e] - offset + discount * next_value[u, e] - value[u, e]
+                advantage[t, e] += (discount * lam) ** (u - t) * np.prod(kept[t + 1 : u + 1, e]) * delta
+    return advantage
+
+
 def stationary(P):
     """The distribution with d P = d, by least squares."""
     n = len(P)

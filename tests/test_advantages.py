@@ -31,6 +31,18 @@ def test_equals_the_double_sum(bellman, lam):
     np.testing.assert_allclose(gae(bellman, *arrays, lam), expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("bellman", [Average().bellman(0.7), Discounted(0.9).bellman(0.7)])
+def test_traces_that_are_kept_in_part(bellman, lam):
+    """V-trace's sum against the slow one; if all is kept, there is no difference."""
+    arrays, kept = batch(5), np.random.default_rng(6).random((7, 3)).astype(np.float32)
+    expected = oracles.vtrace_double_sum(*arrays, kept, bellman.offset, bellman.discount, lam)
+    found = advantages.gae(bellman, *map(jnp.asarray, arrays), lam, jnp.asarray(kept))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+    whole = advantages.gae(bellman, *map(jnp.asarray, arrays), lam, jnp.ones((7, 3)))
+    np.testing.assert_allclose(whole, gae(bellman, *arrays, lam), rtol=1e-6)
+
+
 def test_ends_of_lambda():
     """λ = 0 is the one-step target (Algorithm 2, line 6); λ = 1 the Monte Carlo sum, bootstrapped at the end."""
     reward, value, next_value, _ = batch(1)

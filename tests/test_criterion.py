@@ -61,9 +61,9 @@ def test_td_rate_is_exact_wherever_the_batch_comes_from():
 
 def test_gauge():
     targets = np.array([1.0, 2.0, 6.0])
-    np.testing.assert_array_equal(Average().fix_gauge(targets), [-2.0, -1.0, 3.0])
-    np.testing.assert_array_equal(Average(gauge="free").fix_gauge(targets), targets)
-    np.testing.assert_array_equal(Discounted(0.9).fix_gauge(targets), targets)
+    np.testing.assert_array_equal(Average().fix_gauge(targets, targets.mean()), [-2.0, -1.0, 3.0])
+    np.testing.assert_array_equal(Average(gauge="free").fix_gauge(targets, targets.mean()), targets)
+    np.testing.assert_array_equal(Discounted(0.9).fix_gauge(targets, targets.mean()), targets)
 
 
 def test_units_of_a_limit():

@@ -14,6 +14,7 @@ import pytest
 
 import kemeny
 from kemeny import cli
+from kemeny.learning.reuse import ImportanceMetrics
 from kemeny.learning.steps import clip, natural
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome, Report
@@ -50,13 +51,16 @@ CLIP = set(clip.Details._fields)
 LIMITED = {*CostMetrics._fields, *natural.Diagnosis._fields}
 EXPECTED = {"luck_removed"}
 """With `--next-value expected` alone; that a run then has it: tasks/test_luck.py."""
+REUSE = set(ImportanceMetrics._fields)
+"""With `--reuse` alone; that an update then has them: test_reuse.py."""
 
 
 def test_every_metric_is_documented_and_every_documented_metric_exists(tiny_run, constrained_run, clipped_run):
-    fields = {*Metrics._fields, *Report._fields, *CriticMetrics._fields} - {"step", "costs", "critics", "details"}
+    groups = {"step", "costs", "critics", "details", "importance"}
+    fields = {*Metrics._fields, *Report._fields, *CriticMetrics._fields} - groups
     everything = documented("metrics.jsonl")
-    assert fields | NATURAL | CLIP | LIMITED <= everything
-    everything -= EXPECTED
+    assert fields | NATURAL | CLIP | LIMITED | REUSE <= everything
+    everything -= EXPECTED | REUSE
     assert set(tiny_run.metrics[0]) == everything - LIMITED - CLIP
     assert set(constrained_run.metrics[0]) == everything - CLIP
     assert set(clipped_run.metrics[0]) == everything - LIMITED - NATURAL

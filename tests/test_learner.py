@@ -43,9 +43,10 @@ def random_batch(spec, seed=0, time=20, envs=5, signals=1):
     )
 
 
-def begin(learner=SMALL, spec=BOX):
+def begin(learner=SMALL, spec=BOX, room=None):
     """A state whose normaliser, the identity, counts as filled (what a first batch settles: test_first_batch.py)."""
-    state = init(learner, spec, jax.random.key(0))
+    room = random_batch(spec, signals=1 + len(learner.limits)) if room is None else room
+    state = init(learner, spec, jax.random.key(0), room)
     return dataclasses.replace(state, normalizer=dataclasses.replace(state.normalizer, count=jnp.array(1e-6)))
 
 

@@ -93,9 +93,9 @@ class Listener(Observer):
         self.said.append(message)
 
 
-@pytest.mark.parametrize("algorithm", ["atrpo", "trpo"])
-def test_an_interrupted_run_resumes_bit_for_bit(algorithm, tmp_path):
-    settings = {**TINY, "algorithm": algorithm, "eval_every": 400, "checkpoint_every": 1_000}
+@pytest.mark.parametrize("changes", [{}, {"algorithm": "trpo"}, {"reuse": 3}], ids=["atrpo", "trpo", "reuse"])
+def test_an_interrupted_run_resumes_bit_for_bit(changes, tmp_path):
+    settings = {**TINY, **changes, "eval_every": 400, "checkpoint_every": 1_000}
     whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
     with pytest.raises(Interrupted, match="kemeny resume"):
         kemeny.train(ENV, out=tmp_path / "parts", observers=[Interrupt(200)], **settings)
@@ -147,6 +147,8 @@ CHANGED = {
     "gae_lambda": 0.5,
     "rate_by": "td",
     "gauge": "free",
+    "reuse": 2,
+    "reuse_region": "shared",
     "eval_every": 300,
     "checkpoint_every": 400,
     "keep_checkpoints": 1,
@@ -204,6 +206,8 @@ def test_a_setting_that_does_nothing_lies(name, tiny_run, tmp_path):
         base["step"] = "clip"
     if name == "rate_by":
         base["gauge"] = "free"  # a centred critic forgets the constant that ρ̂ would add to its targets
+    if name == "reuse_region":
+        base["reuse"] = 2
     first = kemeny.train(ENV, out=tmp_path / "first", **base)
     second = kemeny.train(ENV, out=tmp_path / "second", **{**base, name: CHANGED[name]})
     if name in ("keep_checkpoints", "checkpoint_every"):

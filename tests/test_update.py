@@ -19,6 +19,8 @@ LEARNERS = {
     "atrpo": (SMALL, BOX),
     "acpo": (LIMITED, CHOICE),
     "clip": (CLIPPED, BOX),
+    "acpo with reuse": (dataclasses.replace(LIMITED, reuse=3), BOX),
+    "clip with reuse": (dataclasses.replace(CLIPPED, reuse=2), CHOICE),
 }
 
 

@@ -63,11 +63,9 @@ class Average:
         """v of a signal that is the same at every step: nothing is left of it."""
         return 0 * signal
 
-    def fix_gauge(self, targets: Array) -> Array:
-        """Critic targets with the free constant of v̄ chosen."""
-        if self.gauge == "free":
-            return targets
-        return targets - targets.mean()
+    def fix_gauge(self, targets: Array, mean: Array) -> Array:
+        """Critic targets with the free constant of v̄ chosen, given their mean over the newest batch."""
+        return targets if self.gauge == "free" else targets - mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +106,9 @@ class Discounted:
         """v of a signal that is the same at every step, for ever."""
         return self.slope * signal
 
-    def fix_gauge(self, targets: Array) -> Array:
+    def fix_gauge(self, targets: Array, mean: Array) -> Array:
         """The discounted value is unique: nothing to choose."""
+        del mean
         return targets
 
 

@@ -63,7 +63,8 @@ def test_a_critic_fitted_to_its_own_targets_converges_to_the_exact_values(criter
     count = np.maximum(np.bincount(where, minlength=mdp.n_states), 1)
     scored = type(value)(**{**vars(value), "bellman": criterion.bellman(rate)})
     for _ in range(30):
-        targets = criterion.fix_gauge(estimates(scored, path, fitted, 0.5) + fitted[path.states])
+        targets = estimates(scored, path, fitted, 0.5) + fitted[path.states]
+        targets = criterion.fix_gauge(targets, targets.mean())
         fitted = np.bincount(where, targets.ravel(), minlength=mdp.n_states) / count
     if isinstance(criterion, Average):
         fitted, exact = fitted - value.visitation @ fitted, exact - value.visitation @ exact

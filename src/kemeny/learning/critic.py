@@ -42,7 +42,7 @@ def in_unit_of(critic: Critic, target: Float[Array, " sample"]) -> Critic:
     return dataclasses.replace(critic, network=network, unit=unit)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 8))
 def refit(
     fit: CriticFit,
     critic: Critic,
@@ -52,9 +52,11 @@ def refit(
     weight: Float[Array, " sample"],
     step_size: Float[Array, ""],
     key: PRNGKeyArray,
+    batches: int = 1,
 ) -> tuple[Critic, optax.OptState, Float[Array, ""], Bool[Array, ""]]:
     """Minimise the squared error to the targets by Adam over shuffled minibatches (Algorithm 2, line 9).
 
+    If the samples are those of several batches, a pass is as long as one of them, over samples drawn from all.
     Returns the critic, Adam's moments, the mean loss of the last pass, and whether a number was not finite: then critic
     and moments are the old ones.
     """
@@ -76,7 +78,7 @@ def refit(
         return (network, optimizer), value
 
     def go_over(carry, key):
-        return jax.lax.scan(descend, carry, minibatches(key, (x, goal, share), fit.critic_minibatch))
+        return jax.lax.scan(descend, carry, minibatches(key, (x, goal, share), fit.critic_minibatch, batches))
 
     start = (critic.network, optimizer)
     fitted, losses = jax.lax.scan(go_over, start, jax.random.split(key, fit.critic_epochs))

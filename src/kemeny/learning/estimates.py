@@ -11,6 +11,12 @@ from kemeny.learning.luck import mean_value, share_to_remove
 from kemeny.learning.samples import Samples
 from kemeny.rollout import Rollout, flatten
 
+LARGEST_IMPORTANCE = 3.0
+"""In the policy step, an action counts at most so many times as often as it was taken: beyond, a few samples would
+outweigh all others."""
+LARGEST_KEPT = 1.0
+"""In the sums of temporal differences, which multiply such weights, at most once (V-trace's c̄ and ρ̄)."""
+
 
 class Estimate(NamedTuple):
     """What a batch and the critic say about one signal as a whole."""
@@ -25,14 +31,29 @@ class Estimate(NamedTuple):
     """Share of the targets' variance that the critic knew before it was refitted."""
     luck_removed: Float[Array, ""] | None
     """Share of what luck added to each step that was subtracted; None if it is not known (`luck.py`)."""
+    target_mean: Float[Array, ""]
+    """Of the critic's targets, before their gauge was fixed."""
 
 
-def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples, tuple[Estimate, ...]]:
-    """Advantages and critic targets of each sample, ρ̂ and J of each signal (Algorithm 2, lines 4 to 8)."""
+def estimate(
+    learner: Learner,
+    state: State,
+    rollout: Rollout,
+    log_prob: Float[Array, "time env"] | None = None,
+    newest: tuple[Estimate, ...] | None = None,
+) -> tuple[Samples, tuple[Estimate, ...]]:
+    """Advantages and critic targets of each sample, ρ̂ and J of each signal (Algorithm 2, lines 4 to 8).
+
+    If another policy than the state's acted, `log_prob` is what it gave to the actions. Of an older batch, ρ̂ and the
+    gauge are those of the `newest`.
+    """
     criterion = learner.criterion
     normalize = state.normalizer
     x, next_x, start_x = map(normalize, (rollout.observation, rollout.next_observation, rollout.start_observation))
     trace = jnp.where(jnp.logical_or(rollout.terminal, rollout.cut), 0.0, 1.0)
+    log_prob_now = state.policy(flatten(x)).log_prob(flatten(rollout.action))
+    ratio = None if log_prob is None else jnp.exp(log_prob_now.reshape(log_prob.shape) - log_prob)
+    kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
     advantages, targets, estimates = [], [], []
     for number, (signal, critic) in enumerate(zip(rollout.signals, state.critics, strict=True)):
         value = critic(x)
@@ -47,22 +68,27 @@ def estimate(learner: Learner, state: State, rollout: Rollout) -> tuple[Samples,
             luck_removed = share_to_remove(bellman, paid, mean_paid, value, came, mean_came, trace, lam)
             signal = paid - luck_removed * (paid - mean_paid)
             next_value = came - luck_removed * (came - mean_came)
-        rate = criterion.estimate_rate(signal, value, next_value)
-        advantage = gae(criterion.bellman(rate), signal, value, next_value, trace, lam)
-        target = criterion.fix_gauge(advantage + value)
+        rate = criterion.estimate_rate(signal, value, next_value) if newest is None else newest[number].rate
+        advantage = gae(criterion.bellman(rate), signal, value, next_value, trace, lam, kept)
+        target = value + (advantage if kept is None else kept * advantage)
+        target_mean = target.mean() if newest is None else newest[number].target_mean
+        target = criterion.fix_gauge(target, target_mean)
         objective = criterion.objective(rate, critic(start_x).mean())
         value, advantage, target = flatten(value), flatten(advantage), flatten(target)
         unexplained = jnp.var(target - value) / jnp.var(target)
         advantages.append(advantage)
         targets.append(target)
-        estimates.append(Estimate(rate, objective, value.mean(), advantage.std(), 1 - unexplained, luck_removed))
-    x, action = flatten(x), flatten(rollout.action)
+        explained = 1 - unexplained
+        estimates.append(
+            Estimate(rate, objective, value.mean(), advantage.std(), explained, luck_removed, target_mean)
+        )  # fmt: skip
     samples = Samples(
-        x=x,
-        action=action,
-        log_prob=state.policy(x).log_prob(action),
+        x=flatten(x),
+        action=flatten(rollout.action),
+        log_prob=log_prob_now,
         advantage=tuple(advantages),
         target=tuple(targets),
-        weight=jnp.ones(len(x), x.dtype),
+        weight=jnp.ones(rollout.steps, x.dtype),
+        importance=None if ratio is None else flatten(jnp.minimum(ratio, LARGEST_IMPORTANCE)),
     )
     return samples, tuple(estimates)

@@ -10,11 +10,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from kemeny.criterion import Average, Criterion
 from kemeny.learning import networks
+from kemeny.learning.memory import Memory, empty
 from kemeny.learning.networks import Critic, PolicyNetwork
 from kemeny.learning.normalizer import Normalizer
 from kemeny.learning.settings import CriticFit, Networks
 from kemeny.learning.steps.natural import Natural
 from kemeny.learning.steps.protocol import PolicyStep
+from kemeny.rollout import Rollout
 from kemeny.spec import Spec
 
 
@@ -34,6 +36,8 @@ class Learner(eqx.Module):
     networks: Networks = eqx.field(static=True, default=Networks())
     step: PolicyStep = eqx.field(static=True, default=Natural())
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
+    reuse: int = eqx.field(static=True, default=1)
+    """Batches that are learned from, the newest included."""
 
 
 class State(eqx.Module):
@@ -53,10 +57,12 @@ class State(eqx.Module):
     """Updates without a policy step since the last one with it."""
     objective: Float[Array, " signal"]
     """J of each signal in the last batch, NaN before the first: realised changes are counted from it."""
+    memory: Memory | None = None
+    """The batches before the newest; None if they are not reused."""
 
 
-def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
-    """The state before the first batch."""
+def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None = None) -> State:
+    """The state before the first batch; if batches are reused, `room` is one whose shapes all have."""
     policy_key, critic_key, key = jax.random.split(key, 3)
     policy = networks.build_policy(learner.networks, spec, policy_key)
     # Folding in the signal's number gives the reward's critic the same start however many costs there are.
@@ -64,6 +70,10 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
         networks.build_critic(learner.networks, spec, jax.random.fold_in(critic_key, signal))
         for signal in range(1 + len(learner.limits))
     )
+    memory = None
+    if learner.reuse > 1:
+        assert room is not None, "a memory has the shape of batches"
+        memory = empty(room, learner.reuse - 1)
     return State(
         policy=policy,
         critics=critics,
@@ -74,4 +84,5 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
         iteration=jnp.zeros((), jnp.int32),
         skipped_in_a_row=jnp.zeros((), jnp.int32),
         objective=jnp.full(len(critics), jnp.nan, jnp.float32),
+        memory=memory,
     )

@@ -18,17 +18,26 @@ class Samples(NamedTuple):
     action: Num[Array, "sample *act"]
     """As the policy drew it."""
     log_prob: Float[Array, " sample"]
-    """Log-probability of the action under the policy that acted."""
+    """Log-probability of the action under the policy that is to be improved."""
     advantage: tuple[Float[Array, " sample"], ...]
     """Reward first, then each cost."""
     target: tuple[Float[Array, " sample"], ...]
     """What each critic is refitted to."""
     weight: Float[Array, " sample"]
     """How much the sample counts: one of weight 2 counts as two."""
+    importance: Float[Array, " sample"] | None = None
+    """How much likelier the action is under the policy that is to be improved than under the one that acted, up to a
+    limit; None if that is the same policy."""
 
     def average(self, values: Float[Array, " sample"]) -> Float[Array, ""]:
         """The weighted mean over the samples."""
         return jnp.sum(self.weight * values) / jnp.sum(self.weight)
+
+    def average_over_actions(self, values: Float[Array, " sample"]) -> Float[Array, ""]:
+        """The mean as if the policy that is to be improved had acted, in the same states."""
+        if self.importance is None:
+            return self.average(values)
+        return self._replace(weight=self.weight * self.importance).average(values)
 
 
 def concatenate(*parts: Samples) -> Samples:

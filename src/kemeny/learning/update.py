@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning.critic import annealed, refit
-from kemeny.learning.estimates import Estimate, estimate
+from kemeny.learning.estimates import Estimate
 from kemeny.learning.first_batch import prepare
 from kemeny.learning.learner import Learner, State
+from kemeny.learning.reuse import ImportanceMetrics, estimate_all, importance_metrics
 from kemeny.learning.samples import Samples
 from kemeny.learning.steps.protocol import Limits, Outcome, Report
 from kemeny.rollout import Rollout, flatten
@@ -35,6 +36,7 @@ class Metrics(NamedTuple):
     value_mean: Float[Array, ""]
     explained_variance: Float[Array, ""]
     luck_removed: Float[Array, ""] | None
+    importance: ImportanceMetrics | None
     step: Report
     costs: "CostMetrics | None"
     critics: "CriticMetrics"
@@ -73,8 +75,9 @@ def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Met
     policy does not wait for the critics: the next batch can be collected while they are refitted.
     """
     improved, samples, work, metrics = _improve(learner, state, rollout)
+    x, weight, (step_size, key) = samples.x, samples.weight, work
     fits = [
-        refit(learner.critic, critic, optimizer, samples.x, target, samples.weight, work.step_size, work.key)
+        refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse)
         for critic, optimizer, target in zip(improved.critics, state.optimizers, samples.target, strict=True)
     ]
     critics, optimizers, losses, broken = zip(*fits, strict=True)
@@ -94,7 +97,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
     """Everything but the critics (lines 4 to 8 and 10)."""
     seen = state.normalizer.update(flatten(rollout.observation))
     state = prepare(learner, state, rollout)
-    samples, estimates = estimate(learner, state, rollout)
+    samples, estimates, memory = estimate_all(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
     key, critic_key = jax.random.split(state.key)
     limits = _limits(learner, costs)
@@ -113,6 +116,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         value_mean=reward.value_mean,
         explained_variance=reward.explained_variance,
         luck_removed=reward.luck_removed,
+        importance=importance_metrics(samples),
         step=report,
         costs=CostMetrics(objective[1:], limits.excess, realised[1:]) if costs else None,
         critics=CriticMetrics(jnp.zeros(len(estimates)), jnp.array(False)),
@@ -126,6 +130,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         iteration=state.iteration + 1,
         skipped_in_a_row=skipped,
         objective=objective,
+        memory=memory,
     )
     step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
     return improved, samples, _CriticWork(step_size, critic_key), metrics

@@ -2,28 +2,31 @@
 
 from collections.abc import Mapping
 
+import jax
 import numpy as np
 
 from kemeny.cluster import HERE, Place
 from kemeny.envs.names import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
+from kemeny.experience.part import allocate
 from kemeny.experience.source import Source
-from kemeny.learning.learner import Learner
+from kemeny.learning.learner import Learner, State, init
 from kemeny.learning.steps.clip import Clip
 from kemeny.learning.steps.natural import Natural
 from kemeny.learning.steps.protocol import PolicyStep
 from kemeny.observers import Observer
 from kemeny.runs.settings import Settings
+from kemeny.spec import Spec
 
 
 def make_step(settings: Settings) -> PolicyStep:
     """The policy step."""
     match settings.step:
         case "natural":
-            return Natural(settings.region)
+            return Natural(settings.meant_region)
         case "clip":
-            return Clip(settings.clipping, settings.region.delta)
+            return Clip(settings.clipping, settings.meant_region.delta)
 
 
 def make_learner(settings: Settings) -> Learner:
@@ -44,7 +47,14 @@ def make_learner(settings: Settings) -> Learner:
         networks=settings.meant_networks,
         step=step,
         critic=settings.critic,
+        reuse=settings.reuse,
     )
+
+
+def make_state(learner: Learner, settings: Settings, spec: Spec) -> State:
+    """The state before the first batch."""
+    room = allocate(spec, settings.batch_length, settings.num_envs, len(settings.cost)) if settings.reuse > 1 else None
+    return init(learner, spec, jax.random.key(settings.seed), room)
 
 
 def make_source(

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from kemeny.errors import UserError
 from kemeny.experience.acting import check_fits
 from kemeny.learning.arrays import as_today, bounds, from_arrays, to_arrays
-from kemeny.learning.learner import Learner, init
+from kemeny.learning.learner import Learner
 from kemeny.runs import checkpoint
-from kemeny.runs.assembly import make_learner
+from kemeny.runs.assembly import make_learner, make_state
 from kemeny.runs.directory import run_of
 from kemeny.runs.load import policy_of
 from kemeny.runs.settings import Settings, cost_names, from_flat
@@ -45,7 +44,7 @@ def take_over(
     theirs = from_flat(run_of(source).config["settings"])
     _check(saved, theirs, settings, spec, env, source)
     learner = make_learner(settings)
-    state = init(learner, spec, jax.random.key(settings.seed))
+    state = make_state(learner, settings, spec)
     arrays, critics = to_arrays(state), _critics(theirs, settings, learner)
     their_arrays = as_today(saved.arrays, list(arrays))
     for name in arrays:

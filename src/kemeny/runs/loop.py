@@ -19,13 +19,12 @@ from kemeny.experience.evaluate import evaluate, evaluation_seed
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.arrays import bounds, from_arrays, to_arrays
-from kemeny.learning.learner import init
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome
 from kemeny.learning.update import Metrics, plain_fields, update
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
-from kemeny.runs.assembly import make_learner, make_source
+from kemeny.runs.assembly import make_learner, make_source, make_state
 from kemeny.runs.directory import Run
 from kemeny.runs.disk import Disk
 from kemeny.runs.interrupts import CallbackObserver, Interrupted, Stop
@@ -107,7 +106,7 @@ class _Loop:
         snapshot = None if saved is None else saved.under("collector")
         self.source = make_source(env, settings, self.observer, snapshot, inexact, place)
         stack.callback(self.source.close)
-        self.state = init(self.learner, self.source.spec, jax.random.key(settings.seed))
+        self.state = make_state(self.learner, settings, self.source.spec)
         facts = {"iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None}
         begins_with = saved or run.begins_with()
         if begins_with is not None:

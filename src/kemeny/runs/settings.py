@@ -63,6 +63,11 @@ class Settings:
     know this (Kemeny's own tasks do): the same on average, with less noise."""
     gauge: Literal["centred", "free"] = "centred"
     """Keep the average criterion's critic centred, or let its free constant drift."""
+    reuse: Annotated[int, AtLeast(1), AtMost(2**6)] = 1
+    """Batches that each update learns from: the newest and those before it, corrected for the policies that acted in
+    them (1: the newest alone)."""
+    reuse_region: Literal["whole", "shared"] = "whole"
+    """The trust region of a policy step with --reuse M: δ, or δ·(2/(M+1))², as far as theory allows for M batches."""
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A cost to limit: `speed`, `cost`, or any key of the environment's info (in Python also a function);
     repeatable, one --limit each."""
@@ -124,10 +129,25 @@ class Settings:
         log_std = ALGORITHMS[self.algorithm].log_std if self.networks.log_std is None else self.networks.log_std
         return dataclasses.replace(self.networks, log_std=log_std)
 
+    @property
+    def meant_region(self) -> TrustRegion:
+        """The trust region of one step.
+
+        GeTRPO's is as much narrower as keeps the average total variation from the policies of M batches, if each step
+        takes as much of it, where TRPO has it for one (Queeney et al. 2022); the divergence is its square.
+        """
+        share = 2 / (self.reuse + 1) if self.reuse_region == "shared" else 1.0
+        return dataclasses.replace(self.region, delta=self.region.delta * share**2)
+
     def check(self) -> None:
         """Refuse what no run can be made of, with a `UserError`."""
         self._check_numbers()
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
+        if self.reuse > 1 and self.next_value == "expected":
+            raise UserError(
+                "--reuse is for --next-value sampled: what might have come in earlier batches is not kept. "
+                "Leave out one of the two."
+            )
         _ = self.criterion
 
     def _check_limits(self, constrained: bool) -> None:

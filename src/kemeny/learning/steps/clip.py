@@ -99,7 +99,7 @@ class Clip:
         """E[min(ratio · A, clip(ratio, 1 ± ε) · A)]."""
         ratio = jnp.exp(candidate(samples.x).log_prob(samples.action) - samples.log_prob)
         bounded = jnp.clip(ratio, 1 - self.clipping.clip_ratio, 1 + self.clipping.clip_ratio)
-        return samples.average(jnp.minimum(ratio * advantage, bounded * advantage))
+        return samples.average_over_actions(jnp.minimum(ratio * advantage, bounded * advantage))
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), optax.adam(self.clipping.policy_step_size))
