@@ -152,6 +152,8 @@ CHANGED = {
     "keep_checkpoints": 1,
     "reset_cost": 10.0,
     "cut": 45,
+    "long_cut": 90,
+    "long_share": 0.25,
     "eval_trajectories": 4,
     "eval_max_steps": 9,
     "hidden": (4,),
@@ -202,6 +204,8 @@ def test_a_setting_that_does_nothing_lies(name, tiny_run, tmp_path):
         base["algorithm"] = "trpo"
     if name in ("clip_ratio", "policy_step_size", "policy_epochs", "policy_minibatch"):
         base["step"] = "clip"
+    if name == "long_share":
+        base["long_cut"] = 90
     if name == "rate_by":
         base["gauge"] = "free"  # a centred critic forgets the constant that ρ̂ would add to its targets
     first = kemeny.train(ENV, out=tmp_path / "first", **base)

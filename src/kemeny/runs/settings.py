@@ -127,6 +127,7 @@ class Settings:
     def check(self) -> None:
         """Refuse what no run can be made of, with a `UserError`."""
         self._check_numbers()
+        self._check_cuts()
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
         _ = self.criterion
 
@@ -142,6 +143,18 @@ class Settings:
         for name, limit in zip(cost_names(self), self.limit, strict=True):
             if not math.isfinite(limit):
                 raise UserError(f"The limit of {name} is {limit}; it must be a finite number.")
+
+    def _check_cuts(self) -> None:
+        task, late = self.task, self.task.long_envs(self.num_envs)
+        if task.long_cut is None:
+            return
+        if task.long_cut <= task.cut:
+            raise UserError(f"Long trajectories must be the longer ones: --long-cut {task.long_cut}, --cut {task.cut}.")
+        if not 0 < late < self.num_envs:
+            raise UserError(
+                f"Of {self.num_envs} environments, {late} would have long trajectories (--long-share "
+                f"{task.long_share:g}): with --long-cut there must be some of either length."
+            )
 
     def _check_numbers(self) -> None:
         for name, (hint, value) in _annotated(self).items():
