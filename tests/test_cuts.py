@@ -1,6 +1,7 @@
 """Trajectories of two lengths: both are everywhere, all their phases too, and a run goes on with them bit for bit."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,4 +128,4 @@ def test_a_sweep_may_have_both_cuts_in_any_order():
     grid = Grid.of({"env": ENV, "long_cut": [500, None], "long_share": 0.3, "cut": 100})
     first, second = grid.runs()
     assert (first.settings.task.long_cut, second.settings.task.long_cut) == (500, None)
-    assert "--long-cut=500" in first.command("run")
+    assert "--long-cut=500" in first.command(Path("run"))

@@ -148,6 +148,7 @@ CHANGED = {
     "rate_by": "td",
     "gauge": "free",
     "eval_every": 300,
+    "eval_exploring": True,
     "checkpoint_every": 400,
     "keep_checkpoints": 1,
     "reset_cost": 10.0,
@@ -188,6 +189,7 @@ ELSEWHERE = {
     "step_timeout": "envs/test_gymnasium.py",
     "restart_faulty": "test_faults.py",
     "next_value": "tasks/test_luck.py",
+    "best_by": "test_best.py",
 }
 
 

@@ -1,10 +1,12 @@
 """Settings of tasks and evaluations. Nothing here loads an environment, so that a run can be read without one."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from kemeny.ranges import Above, AtLeast, Between
 
+BestBy = Literal["return", "average", "falls", "limits"]
+"""What the best policy of a run is chosen by."""
 RESET_COST = 100.0
 """What a fall costs where nothing else is said (§6.2)."""
 

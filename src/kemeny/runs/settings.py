@@ -18,7 +18,7 @@ import tyro
 from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
-from kemeny.experience.settings import EvaluationProtocol, Task
+from kemeny.experience.settings import BestBy, EvaluationProtocol, Task
 from kemeny.learning.settings import Clipping, CriticFit, Networks, StepName, TrustRegion
 from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, Between, complaint
@@ -72,6 +72,12 @@ class Settings:
     """Policy steps that may fail in a row before the run ends."""
     eval_every: Annotated[int, AtLeast(1)] = 100_000
     """Interactions between two evaluations."""
+    eval_exploring: bool = False
+    """Evaluate the policy as it explores, too: how often it falls. With limits this is done in any case."""
+    best_by: BestBy = "return"
+    """What the best policy is chosen by, among those that keep the limits: the return at the longest horizon; the
+    average reward per step, less the reset cost of each fall; the fewest falls; or `limits`, kept strictly, both by the
+    mean action and exploring."""
     checkpoint_every: Annotated[int, AtLeast(1)] = 100_000
     """Interactions between two checkpoints."""
     keep_checkpoints: Annotated[int, AtLeast(1)] = 3
@@ -129,7 +135,16 @@ class Settings:
         self._check_numbers()
         self._check_cuts()
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
+        self._check_best_by()
         _ = self.criterion
+
+    def _check_best_by(self) -> None:
+        if self.best_by == "limits" and not self.limit:
+            raise UserError("--best-by limits needs a limit: give --cost NAME and --limit L, or leave it out.")
+        if self.best_by in ("falls", "average") and self.task.episodic:
+            raise UserError(
+                f"--best-by {self.best_by} is for tasks that go on: an episodic task ends at a fall. Choose by return."
+            )
 
     def _check_limits(self, constrained: bool) -> None:
         costs, limits = len(self.cost), len(self.limit)
