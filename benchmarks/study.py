@@ -52,6 +52,8 @@ WORDS = {
     "cost_gae_lambda": "cost's λ = {:g}",
     "log_std": "log std {:g}",
     "cut": "cut at {:,}",
+    "long_cut": "some cut at {:,}",
+    "long_share": "{:.0%} of the environments",
     "reset_cost": "reset cost {:g}",
     "rate_by": "ρ̂ by {}",
     "gauge": "{} gauge",

@@ -130,7 +130,7 @@ def test_the_latest_starts_are_part_of_a_snapshot():
     ("num_envs", "batch_length", "longest"), [(20, 250, 1_000), (20, 250, 5_000), (20, 250, 10_000), (4, 10, 1_000)]
 )
 def test_phases_are_spread_evenly_over_the_longest_trajectory(num_envs, batch_length, longest):
-    phases = np.sort(np.unique(first_phases(num_envs, batch_length, longest)))
+    phases = np.sort(np.unique(first_phases(np.full(num_envs, longest), batch_length)))
     gaps = np.diff([*phases, longest])
     assert gaps.max() == gaps.min()
 

@@ -16,7 +16,8 @@ from kemeny.envs.pool import DEFAULT_SIMULATION, Pool, Step, make_halves, seed_o
 from kemeny.envs.settings import Simulation
 from kemeny.experience.acting import Policy, check_fits
 from kemeny.experience.cycles import Cycles
-from kemeny.experience.evaluation import HORIZONS, Evaluation
+from kemeny.experience.ends import UsualRewards
+from kemeny.experience.evaluation import HORIZONS, Evaluation, Falls
 from kemeny.experience.long_run import LongRun, long_run
 from kemeny.experience.record import FirstTrajectory, Record, refuse_too_large
 from kemeny.experience.rules import Rule, RulePolicy
@@ -41,14 +42,17 @@ def evaluate(
     simulation: Simulation = DEFAULT_SIMULATION,
     explore: bool = False,
     long_run: LongRunProtocol | None = None,
+    reset_cost: float | None = None,
     keep_trajectory: bool = False,
 ) -> Evaluation:
     """Run the policy until each trajectory falls or reaches the longest horizon; for the long run, beyond each fall.
 
-    It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept. With
-    `keep_trajectory` the first trajectory is kept step by step.
+    It acts by its mean (or likeliest) action; with `explore` as in training, where limits on costs are kept. An end is
+    a fall, and not a goal, by the rule of training: with a `reset_cost` every end is. With `keep_trajectory` the first
+    trajectory is kept step by step.
     """
     record = None if long_run is None else Record(protocol.eval_trajectories, len(costs))
+    usual = UsualRewards() if record is None else record.usual
     with contextlib.ExitStack() as stack:
         halves: list[_Trajectories] = []
         for first_env, pool in make_halves(
@@ -66,17 +70,19 @@ def evaluate(
             ]
             faults = Faults(pool, simulation.restart_faulty, first_env)
             first = FirstTrajectory(pool, len(costs)) if keep_trajectory and first_env == 0 else None
-            halves.append(_Trajectories(pool, first_env, faults, actor, rngs, len(costs), record, first))
+            halves.append(_Trajectories(pool, first_env, faults, actor, rngs, len(costs), record, usual, first))
         longest, found = _run(halves, record, protocol.eval_max_steps, long_run)
-    first = halves[0].first
+    first, lengths = halves[0].first, np.concatenate([half.lengths for half in halves])
+    bound = usual.bound if reset_cost is None else np.inf
     return Evaluation(
         {
             horizon: np.concatenate([half.returns.get(horizon, half.total) for half in halves])
             for horizon in (*(horizon for horizon in HORIZONS if horizon < longest), longest)
         },
-        np.concatenate([half.lengths for half in halves]),
+        lengths,
         np.concatenate([half.spent / half.lengths[:, None] for half in halves]),
         sum(half.faults.count for half in halves),
+        falls=Falls.of(sum(half.falls(bound) for half in halves), lengths, longest),
         long_run=found,
         trajectory=None if first is None else first.trajectory(tuple(map(name_of, costs))),
         cost_names=tuple(map(name_of, costs)),
@@ -123,12 +129,13 @@ class _Trajectories:
         rngs: list[np.random.Generator | None],
         costs: int,
         record: Record | None,
+        usual: UsualRewards,
         first: FirstTrajectory | None,
     ) -> None:
-        """`record` is that of all trajectories, of which these begin at number `first_env`."""
+        """`record` and `usual` are those of all trajectories, of which these begin at number `first_env`."""
         count = pool.num_envs
         self.pool, self.faults, self.policy, self.rngs = pool, faults, policy, rngs
-        self.first_env, self.record, self.first, self.until = first_env, record, first, 0
+        self.first_env, self.record, self.usual, self.first, self.until = first_env, record, usual, first, 0
         self.everyone = np.arange(count)
         self.observation, _ = self.faults.reset(self.everyone)
         self.total, self.spent = np.zeros(count), np.zeros((count, costs))
@@ -139,6 +146,8 @@ class _Trajectories:
         """Whether none has ended or failed so far: then all take the same step, and are counted without an index."""
         self.ended = np.zeros(count, bool)
         """Which have fallen, or were cut by their environment, at least once."""
+        self.ended_with = np.full(count, np.nan)
+        """The reward of the step that ended in their first fall or goal, if it was no cut."""
         self.alive = self.later = self.ids = self.everyone
         """Those on their way to their first end; those beyond it; and both, the ones that take the next step."""
 
@@ -175,10 +184,16 @@ class _Trajectories:
             self.together, self.cycles.broken = False, True
             self._count(step, failed, ended)
 
+    def falls(self, bound: float) -> int:
+        """How many fell at their first end: it was neither a cut nor, by a reward above the bound, a goal."""
+        return int(np.count_nonzero(self.ended_with <= bound))
+
     def _count_all(self, step: Step) -> None:
         """Count a step of all that ends nothing."""
         if self.record is not None:
             self.record.add_all(self.first_env, step)
+        else:
+            self.usual.add(step.reward)
         if self.first is not None:
             self.first.add(self.observation[0], 0, step)
         self.observation[:] = step.observation
@@ -214,6 +229,8 @@ class _Trajectories:
             self.observation[failed], _ = self.faults.reset(failed)
         if np.count_nonzero(over):
             self.ended[alive[ended[mine]]] = True
+            fell = np.flatnonzero(ended[mine] & step.terminated[mine])
+            self.ended_with[alive[fell]] = step.reward[fell]
             self.alive = alive[~over]
         if self.record is not None:
             self._restart(ids[ended])
@@ -222,6 +239,8 @@ class _Trajectories:
         """Write down a step of some."""
         if self.record is not None:
             self.record.add(self.first_env + self.ids, self.first_env + failed, step)
+        else:
+            self.usual.add(step.reward[~step.terminated & ~np.isin(self.ids, failed)])
         row = np.flatnonzero(self.ids == 0)
         if self.first is None or not row.size:
             return

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kemeny.experience.settings import RESET_COST, BestBy
+
 if TYPE_CHECKING:
+    from kemeny.experience.estimate import Estimate
     from kemeny.experience.long_run import LongRun
     from kemeny.experience.trajectory import Trajectory
 
@@ -53,6 +56,52 @@ class Verdict(NamedTuple):
         )
 
 
+FALLS = ("falls", "falls_steps", "reached_end", "falls_per_million")
+"""What evaluations.jsonl says of falls; for the policy as it explores, with `exploring_` before it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Falls:
+    """How often trajectories fell, each until its first fall."""
+
+    count: int
+    """Trajectories that ended in a fall."""
+    steps: int
+    """Of all trajectories together."""
+    reached_end: float
+    """Share of the trajectories that went on to the longest horizon."""
+
+    @classmethod
+    def of(cls, count: int, lengths: np.ndarray, longest: int) -> "Falls":
+        """From the steps of each trajectory, of which the longest has so many."""
+        return cls(count, int(lengths.sum()), float((lengths >= longest).mean()))
+
+    @property
+    def per_million(self) -> "Estimate":
+        """Falls in a million steps, with an interval; if there was none, it is a bound from above."""
+        from kemeny.experience.long_run import MILLION, poisson
+
+        return poisson(self.count, self.steps, MILLION)
+
+    def record(self) -> dict[str, Any]:
+        """As fields of evaluations.jsonl."""
+        return dict(zip(FALLS, (self.count, self.steps, self.reached_end, list(self.per_million[:3])), strict=True))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], prefix: str = "") -> "Falls | None":
+        """From the fields of evaluations.jsonl, or a `ValueError`; None if they say nothing."""
+        names = [f"{prefix}{name}" for name in FALLS[:3]]
+        count, steps, share = (record.get(name) for name in names)
+        if count is None:
+            return None
+        count, steps = _count(count, names[0]), _count(steps, names[1])
+        if not 0 < steps < 2**62 or count > steps:
+            raise ValueError(f"{names[1]} is less than the falls need")
+        if not (isinstance(share, int | float) and 0 <= share <= 1):
+            raise ValueError(f"{names[2]} is not a share")
+        return cls(count, steps, float(share))
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
     """One entry per trajectory. `print` shows it as tables."""
@@ -66,6 +115,10 @@ class Evaluation:
     """Trajectories that were begun anew because their environment failed."""
     exploring_costs: np.ndarray | None = None
     """(trajectory, cost): the same for the policy as it explores in training, which is the one that keeps limits."""
+    falls: Falls | None = None
+    """How often it fell; None if it was not recorded."""
+    exploring_falls: Falls | None = None
+    """The same for the policy as it explores in training; None if that was not evaluated."""
     long_run: "LongRun | None" = None
     """Averages per step with intervals, from the same trajectories as they go on after a fall."""
     trajectory: "Trajectory | None" = None
@@ -103,11 +156,14 @@ class Evaluation:
         }
         costs = self.average_costs.tolist() if self.average_costs.size else None
         exploring = None if self.exploring_costs is None else self.exploring_costs.tolist()
+        told = dict.fromkeys(FALLS) if self.exploring_falls is None else self.exploring_falls.record()
         return {
             **returns,
             "lengths": self.lengths.tolist(),
             "average_costs": costs,
             "exploring_costs": exploring,
+            **(dict.fromkeys(FALLS) if self.falls is None else self.falls.record()),
+            **{f"exploring_{name}": value for name, value in told.items()},
             "faults": self.faults,
         }
 
@@ -131,20 +187,53 @@ class Evaluation:
             np.zeros((trajectories, 0)) if costs is None else _numbers(costs, "average_costs", 2),
             _count(record.get("faults"), "faults"),
             None if exploring is None else _numbers(exploring, "exploring_costs", 2),
+            falls=Falls.from_record(record),
+            exploring_falls=Falls.from_record(record, "exploring_"),
         )
 
-    def score(self, limits: Sequence[float] = (), slope: float = 1.0) -> list[float]:
-        """What makes a policy best, in order: least cost above the limits, then the return at the longest horizon.
+    def with_exploring(self, exploring: "Evaluation") -> "Evaluation":
+        """Together with what was found of the policy as it explores."""
+        costs = exploring.average_costs if exploring.average_costs.size else None
+        return dataclasses.replace(self, exploring_costs=costs, exploring_falls=exploring.falls)
+
+    def score(
+        self,
+        limits: Sequence[float] = (),
+        slope: float = 1.0,
+        by: BestBy = "return",
+        reset_cost: float | None = None,
+    ) -> list[float]:
+        """What makes a policy best, in order: least cost above the limits, then what it is chosen `by`.
+
+        That is the return at the longest horizon; the average reward per step, less the reset cost of each fall; or the
+        falls per step, and the return where they are equal. By `limits` it is the return as well, but the cost above
+        the limits is that of the mean action or of exploring, whichever is larger, and no deviation is tolerated.
+
+        `slope` turns cost per step into the units of the limits: 1, or 1/(1−γ) for a limit on the discounted sum.
+        """
+        returns = self.returns[max(self.returns)]
+        kept = -self._excess(np.asarray(limits, float), slope, strict=by == "limits")
+        if by in ("return", "limits"):
+            return [kept, float(returns.mean())]
+        assert self.falls is not None
+        if by == "falls":
+            return [kept, -self.falls.count / self.falls.steps, float(returns.mean())]
+        charge = RESET_COST if reset_cost is None else reset_cost
+        return [kept, float(returns.sum() - charge * self.falls.count) / self.falls.steps]
+
+    def _excess(self, limits: np.ndarray, slope: float, strict: bool) -> float:
+        """The cost above the limits, in their units.
 
         The cost is that of the policy as it explores, for which training keeps the limits, if that was evaluated. It is
         above a limit only as far as it exceeds it by more than `TOLERATED` standard errors: the mean of a few
-        trajectories scatters. `slope` turns cost per step into the units of the limits: 1, or 1/(1−γ) for a limit on
-        the discounted sum.
+        trajectories scatters. If it is `strict`, nothing is tolerated, and the mean action counts as well.
         """
         costs = slope * (self.average_costs if self.exploring_costs is None else self.exploring_costs)
         error = costs.std(0) / np.sqrt(max(len(costs) - 1, 1))
-        excess = np.maximum(costs.mean(0) - np.asarray(limits, float) - TOLERATED * error, 0)
-        return [-float(excess.sum()), float(self.returns[max(self.returns)].mean())]
+        excess = costs.mean(0) - limits - TOLERATED * error
+        if strict:
+            excess = np.maximum(costs.mean(0), slope * self.average_costs.mean(0)) - limits
+        return float(np.maximum(excess, 0).sum())
 
 
 def _numbers(values: Any, name: str, dimensions: int) -> np.ndarray:

@@ -203,17 +203,21 @@ def rate(events: np.ndarray, steps: int, per: float) -> Estimate:
     more than those of a Poisson process (a χ² test at `CHANCE`), it is a t interval of their means.
     """
     trajectories, total = len(events), int(events.sum())
-    exposure = steps * trajectories / per
-    mean = total / exposure
-    tail = (1 - CONFIDENCE) / 2
     if total and trajectories > 1:
         expected = total / trajectories
         if chdtrc(trajectories - 1, ((events - expected) ** 2).sum() / expected) < CHANCE:
+            mean = total / (steps * trajectories / per)
             interval = _t_interval(mean, events * (per / steps), "trajectories")
             return interval._replace(low=max(interval.low, 0.0), high=min(interval.high, per))
+    return poisson(total, steps * trajectories, per)
+
+
+def poisson(total: int, steps: int, per: float) -> Estimate:
+    """Events, at most one in each step, per so many steps: Garwood's exact interval (1936) for a Poisson process."""
+    exposure, tail = steps / per, (1 - CONFIDENCE) / 2
     low = chdtri(2 * total, 1 - tail) / 2 / exposure if total else 0.0  # chdtri is the inverse of the upper tail
     high = chdtri(2 * total + 2, tail) / 2 / exposure
-    return Estimate(mean, float(low), min(float(high), per), "poisson")
+    return Estimate(total / exposure, float(low), min(float(high), per), "poisson")
 
 
 def _batch_means(signal: np.ndarray, batches: int) -> np.ndarray:

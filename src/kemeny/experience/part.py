@@ -17,7 +17,7 @@ from kemeny.envs.pool import Comeback, Stateful, inspect, make_halves
 from kemeny.envs.settings import Simulation
 from kemeny.experience.acting import Policy
 from kemeny.experience.settings import Task
-from kemeny.experience.shard import LATEST_STARTS, Shard
+from kemeny.experience.shard import LATEST_STARTS, NEVER, Shard
 from kemeny.observers import NOBODY, Observer
 from kemeny.rollout import Rollout
 from kemeny.spec import Spec
@@ -87,15 +87,21 @@ class Part:
         self.share, self.observer, self.shards, self.starts = share, observer, [], StartLog()
         self.shards: list[Shard]
         task, env = share.task, share.env
-        longest = inspect(env, simulation=share.simulation).time_limit if task.episodic else task.cut
-        phases = first_phases(share.all_envs, share.batch_length, longest)
+        if task.episodic:
+            limit = inspect(env, simulation=share.simulation).time_limit
+            longest = np.full(share.all_envs, NEVER if limit is None else limit)
+        else:
+            longest = cuts(task, share.all_envs)
+        phases = first_phases(longest, share.batch_length)
         for first_env, pool in make_halves(
             env, share.num_envs, seed=share.seed, first_env=share.first_env, costs=share.costs,
             simulation=share.simulation,
         ):  # fmt: skip
-            phase = phases[first_env : first_env + pool.num_envs]
+            mine = slice(first_env, first_env + pool.num_envs)
             faults = Faults(pool, share.simulation.restart_faulty, first_env)
-            self.shards.append(Shard(pool, task, longest, phase, faults, self.starts, len(share.costs), observer))
+            self.shards.append(
+                Shard(pool, task, longest[mine], phases[mine], faults, self.starts, len(share.costs), observer)
+            )
         self.spec: Spec = self.shards[0].pool.spec
         self.comeback: Comeback = self.shards[0].pool.comeback
 
@@ -232,14 +238,25 @@ def columns(batch: Rollout, mine: slice) -> Rollout:
     return Rollout(**views, signals=tuple(signal[:, mine] for signal in batch.signals))
 
 
-def first_phases(num_envs: int, batch_length: int, longest: int | None) -> np.ndarray:
-    """Where in its first trajectory each environment begins, so that a batch holds all phases alike.
+def cuts(task: Task, num_envs: int) -> np.ndarray:
+    """After how many steps the trajectories of each environment are cut, on a continuing task.
+
+    Both lengths are mixed evenly: any neighbours, such as those of a shard, have them in the same proportion as all do.
+    """
+    long_so_far = np.arange(num_envs + 1) * task.long_envs(num_envs) // num_envs
+    return np.where(np.diff(long_so_far) > 0, task.long_cut or 0, task.cut)
+
+
+def first_phases(longest: np.ndarray, batch_length: int) -> np.ndarray:
+    """Where in its first trajectory each environment begins, so that a batch holds all phases of each length alike.
 
     The first trajectories are shorter for it.
     """
-    numbers = np.arange(num_envs)
-    if longest is None:
-        return np.zeros_like(numbers)
-    if longest > num_envs * batch_length:
-        return numbers * longest // num_envs
-    return numbers * batch_length % longest
+    phases, num_envs = np.zeros_like(longest), len(longest)
+    for length in np.unique(longest[longest < NEVER]):
+        same = np.flatnonzero(longest == length)
+        if len(same) == num_envs and length <= num_envs * batch_length:
+            phases[same] = same * batch_length % length
+        else:
+            phases[same] = np.arange(len(same)) * length // len(same)
+    return phases

@@ -31,7 +31,8 @@ class Record:
         self._ends: list[Ends] = []
         self._ended_at = np.zeros(trajectories, np.int64)
         """The clock after the last step of each that ended in a restart; 0 if there was none."""
-        self._usual = UsualRewards()
+        self.usual = UsualRewards()
+        """Of all trajectories."""
 
     def bytes_of(self, until: int) -> int:
         """What so many steps of all trajectories take, apart from their ends."""
@@ -55,7 +56,7 @@ class Record:
         self._reward[block, mine] += step.reward / self._length
         if self._costs.shape[2]:
             self._costs[block, mine] += step.costs / self._length
-        self._usual.add(step.reward)
+        self.usual.add(step.reward)
         self.clock[mine] += 1
 
     def add(self, ids: np.ndarray, failed: np.ndarray, step: Step) -> None:
@@ -69,7 +70,7 @@ class Record:
         reward, terminated = step.reward[kept], step.terminated[kept]
         self._reward[times // self._length, rows] += reward / self._length
         self._costs[times // self._length, rows] += step.costs[kept] / self._length
-        self._usual.add(reward[~terminated])
+        self.usual.add(reward[~terminated])
         self.clock[rows] += 1
         ended = terminated | step.truncated[kept]
         if np.count_nonzero(ended):
@@ -82,7 +83,7 @@ class Record:
         ends = Ends(*(np.concatenate(column) for column in zip(Ends.none(), *self._ends, strict=True)))
         return Series(
             self._reward[:blocks], self._costs[:blocks], ends.before(blocks * self._length),
-            self._usual.bound, self._length,
+            self.usual.bound, self._length,
         )  # fmt: skip
 
     def _cut(self, ids: np.ndarray) -> None:

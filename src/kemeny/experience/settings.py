@@ -1,10 +1,12 @@
 """Settings of tasks and evaluations. Nothing here loads an environment, so that a run can be read without one."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
-from kemeny.ranges import Above, AtLeast
+from kemeny.ranges import Above, AtLeast, Between
 
+BestBy = Literal["return", "average", "falls", "limits"]
+"""What the best policy of a run is chosen by."""
 RESET_COST = 100.0
 """What a fall costs where nothing else is said (§6.2)."""
 
@@ -20,6 +22,14 @@ class Task:
     goal, which is an end whose reward is far above the usual ones]."""
     cut: Annotated[int, AtLeast(2)] = 1_000
     """Steps after which a continuing trajectory is cut, bootstrapped and restarted from a start state."""
+    long_cut: Annotated[int | None, AtLeast(3)] = None
+    """The same for a share of the environments, whose trajectories are longer [all are cut after --cut steps]."""
+    long_share: Annotated[float, Between(0, 1)] = 0.5
+    """Share of the environments that are cut after --long-cut steps, if that is given."""
+
+    def long_envs(self, num_envs: int) -> int:
+        """How many of the environments are cut after `long_cut` steps."""
+        return 0 if self.long_cut is None else round(self.long_share * num_envs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,16 +28,16 @@ class Shard:
         self,
         pool: Pool,
         task: Task,
-        longest: int | None,
+        longest: np.ndarray,
         phase: np.ndarray,
         faults: Faults,
         starts: "Sink",
         num_costs: int,
         observer: Observer,
     ) -> None:
-        """`longest` is the number of steps after which a trajectory is cut."""
+        """`longest` is the number of steps after which a trajectory of each environment is cut."""
         self.pool, self.task, self.faults, self.starts, self.observer = pool, task, faults, starts, observer
-        self.longest = NEVER if longest is None else longest
+        self.longest = longest
         self.everyone = np.arange(pool.num_envs)
         self.clock = phase.copy()
         """Steps of each trajectory so far; staggered at first, so that a batch holds every phase."""

@@ -84,6 +84,9 @@ def _sentences(evaluation: Evaluation) -> list[str]:
         told.append(f"{reached} of {_trajectories(len(evaluation.lengths))} reached {_steps(longest)} without a fall.")
     if found is not None:
         told += _warnings(found)
+    elif evaluation.falls is not None:
+        often, interval = _told(evaluation.falls.per_million)
+        told.append(f"Falls per million steps, of each trajectory until its first: {often} ({interval}).")
     return told + [str(verdict) for verdict in evaluation.limits]
 
 

@@ -292,7 +292,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_score(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)))
+    return value is None or (isinstance(value, list) and len(value) in (2, 3) and all(map(_is_number, value)))
 
 
 def _is_description(value: Any) -> bool:

@@ -99,6 +99,7 @@ def evaluate(
         simulation=simulation,
         explore=explore,
         long_run=None if returns_only or subject.task.episodic else given,
+        reset_cost=given.reset_cost,
         keep_trajectory=keep_trajectory,
     )
     return _explained(result, subject, EXPLORING if explore else MEAN_ACTION)

@@ -47,6 +47,9 @@ class Logs:
         means = {
             name: np.mean(value, axis=0).tolist() for name, value in record.items() if isinstance(value, list) and value
         }
+        for name in means:
+            if name.endswith("falls_per_million"):  # with its interval
+                means[name] = record[name][0]
         self._board.add({"steps": record["steps"], **means}, "evaluation")
 
     def close(self) -> None:

@@ -175,13 +175,14 @@ class _Loop:
         settings = self.settings
         self.observer.begin("evaluate")
         result = self._evaluate(explore=False)
-        if settings.limit:  # which training keeps for the policy as it explores
-            result = dataclasses.replace(result, exploring_costs=self._evaluate(explore=True).average_costs)
+        if settings.limit or settings.eval_exploring:  # training keeps limits for the policy as it explores
+            result = result.with_exploring(self._evaluate(explore=True))
         self.observer.end("evaluate")
         record = {"steps": self.steps, **result.record()}
         self.logs.evaluation(record)
         self.observer.evaluation(record)
-        score = result.score(settings.limit, float(self.learner.criterion.slope))
+        slope = float(self.learner.criterion.slope)
+        score = result.score(settings.limit, slope, settings.best_by, settings.task.reset_cost)
         if np.isfinite(score).all() and (self.best is None or score > self.best):
             self.best = score
             self.writer.write(self.saver.save_best, self.steps, self._arrays(), self._facts())
@@ -206,6 +207,7 @@ class _Loop:
             costs=settings.cost,
             simulation=settings.simulation,
             explore=explore,
+            reset_cost=settings.task.reset_cost,
         )
 
     def _policy(self) -> Policy:

@@ -18,7 +18,7 @@ import tyro
 from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
-from kemeny.experience.settings import EvaluationProtocol, Task
+from kemeny.experience.settings import BestBy, EvaluationProtocol, Task
 from kemeny.learning.settings import Clipping, CriticFit, Networks, StepName, TrustRegion
 from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, Between, complaint
@@ -77,6 +77,12 @@ class Settings:
     """Policy steps that may fail in a row before the run ends."""
     eval_every: Annotated[int, AtLeast(1)] = 100_000
     """Interactions between two evaluations."""
+    eval_exploring: bool = False
+    """Evaluate the policy as it explores, too: how often it falls. With limits this is done in any case."""
+    best_by: BestBy = "return"
+    """What the best policy is chosen by, among those that keep the limits: the return at the longest horizon; the
+    average reward per step, less the reset cost of each fall; the fewest falls; or `limits`, kept strictly, both by the
+    mean action and exploring."""
     checkpoint_every: Annotated[int, AtLeast(1)] = 100_000
     """Interactions between two checkpoints."""
     keep_checkpoints: Annotated[int, AtLeast(1)] = 3
@@ -142,13 +148,26 @@ class Settings:
     def check(self) -> None:
         """Refuse what no run can be made of, with a `UserError`."""
         self._check_numbers()
+        self._check_cuts()
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
+        self._check_reuse()
+        self._check_best_by()
+        _ = self.criterion
+
+    def _check_reuse(self) -> None:
         if self.reuse > 1 and self.next_value == "expected":
             raise UserError(
                 "--reuse is for --next-value sampled: what might have come in earlier batches is not kept. "
                 "Leave out one of the two."
             )
-        _ = self.criterion
+
+    def _check_best_by(self) -> None:
+        if self.best_by == "limits" and not self.limit:
+            raise UserError("--best-by limits needs a limit: give --cost NAME and --limit L, or leave it out.")
+        if self.best_by in ("falls", "average") and self.task.episodic:
+            raise UserError(
+                f"--best-by {self.best_by} is for tasks that go on: an episodic task ends at a fall. Choose by return."
+            )
 
     def _check_limits(self, constrained: bool) -> None:
         costs, limits = len(self.cost), len(self.limit)
@@ -162,6 +181,18 @@ class Settings:
         for name, limit in zip(cost_names(self), self.limit, strict=True):
             if not math.isfinite(limit):
                 raise UserError(f"The limit of {name} is {limit}; it must be a finite number.")
+
+    def _check_cuts(self) -> None:
+        task, late = self.task, self.task.long_envs(self.num_envs)
+        if task.long_cut is None:
+            return
+        if task.long_cut <= task.cut:
+            raise UserError(f"Long trajectories must be the longer ones: --long-cut {task.long_cut}, --cut {task.cut}.")
+        if not 0 < late < self.num_envs:
+            raise UserError(
+                f"Of {self.num_envs} environments, {late} would have long trajectories (--long-share "
+                f"{task.long_share:g}): with --long-cut there must be some of either length."
+            )
 
     def _check_numbers(self) -> None:
         for name, (hint, value) in _annotated(self).items():
