@@ -131,7 +131,7 @@ class Job:
     threads: int = 1
     """Of torch."""
     trial: bool = False
-    """Whether only its speed is asked for."""
+    """Whether only its speed is asked for, from the first update on."""
 
 
 class Timekeeper:
@@ -154,7 +154,8 @@ class Timekeeper:
         """Between two updates: evaluate if it is time for it, leave the training loop if the time is up."""
         now = self.minutes
         self.first, self.last = self.first or (steps, now), (steps, now)
-        over, number = now >= self.job.minutes or steps >= self.job.steps, int(now / self.job.every)
+        raced = now - self.first[1] if self.job.trial else now
+        over, number = raced >= self.job.minutes or steps >= self.job.steps, int(now / self.job.every)
         if not self.job.trial and (over or number > self._evaluated):
             self._evaluated = number
             self.evaluate(steps, make_policy, min(self.job.minutes, number * self.job.every) if not over else None)
