@@ -478,7 +478,7 @@ def table(runs: list[dict[str, Any]]) -> str:
         "Written by `benchmarks/race.py`, whose docstring says what is the same for all and what is not, and which has "
         "everybody's settings. Mean return of 10 trajectories of the mean action, of at most 1,000 steps; with several "
         "seeds the median (range). Minutes of training without evaluations. Runs of "
-        f"{', '.join(f'{one:g}' for one in minutes)} minutes, {len({run['seed'] for run in runs})} seeds, "
+        f"{', '.join(f'{one:g}' for one in minutes)} minutes, seeds: {len({run['seed'] for run in runs})}, "
         f"{runs[0]['cores']} cores, load average before a run at most {max(loads):.1f}. {', '.join(versions)}."
     )
     page = ["# Return against minutes", "", head, "", "![Return against minutes](race.png)"]
@@ -504,7 +504,7 @@ def draw(runs: list[dict[str, Any]], output: Path) -> None:
 
     tasks = list(dict.fromkeys(run["env"] for run in runs))
     with in_style():
-        figure = empty_figure(4.2 * len(tasks), 3.8)
+        figure = empty_figure(max(7.0, 4.2 * len(tasks)), 3.8)
         panels = figure.subplots(1, len(tasks), squeeze=False)[0]
         for panel, env in zip(panels, tasks, strict=True):
             for number, name in enumerate(CONTESTANTS):
