@@ -197,7 +197,7 @@ def test_the_table_and_the_picture(tmp_path):
     runs[0]["curve"] = [{**point, "returns": [10.0]} for point in CURVE]
     rows = [line.strip("| ").split(" | ") for line in race.table(runs).splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows[1:]] == list(race.CONTESTANTS)
-    assert rows[0] == ["1 min", "2 min", "5 min", "10 min", "30 min", "min to 1,000", "min to 2,000", "min to 3,000",
+    assert rows[0] == ["1 min", "2 min", "5 min", "10 min", "30 min", "min to 2,000", "min to 3,000", "min to 4,000",
                        "steps", "torch threads"]  # fmt: skip
     assert rows[1][1:6] == ["55 (10 to 100)", "2,005 (10 to 4,000)", "–", "–", "–"]
     assert rows[2][6:9] == ["2.2 (2.2 to 2.2)"] * 3
