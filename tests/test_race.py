@@ -185,6 +185,14 @@ def test_who_fails_is_tried_again(executed, tmp_path):
     assert [job.contestant for job in executed.jobs] == ["tianshou TRPO"] * 3
 
 
+def test_a_trial_is_no_run(tmp_path):
+    results = race.Results(tmp_path / "race.jsonl")
+    results.add(line_of(race.Job("Ant-v3", "tianshou PPO", 0, 5.0, 1.0, trial=True)))
+    again = race.Results(tmp_path / "race.jsonl")
+    assert results.runs() == again.runs() == []
+    assert results.speeds("Ant-v3", "tianshou PPO") == again.speeds("Ant-v3", "tianshou PPO") == {1: 5.0}
+
+
 def test_contestants_take_turns():
     jobs = list(race.jobs(race.Race(Path("python"), seeds=2)))
     firsts = [jobs[place].contestant for place in range(0, len(jobs), 6)]
