@@ -167,7 +167,10 @@ def make_pool(job: Job) -> Any:
     import envpool
 
     return envpool.make_gymnasium(
-        task(job.setting, job.env), num_envs=job.setting.num_envs, seed=job.seed, num_threads=os.cpu_count() or 1
+        task(job.setting, job.env),
+        num_envs=job.setting.num_envs,
+        seed=job.seed,
+        num_threads=min(job.setting.num_envs, os.cpu_count() or 1),
     )
 
 

@@ -1,10 +1,13 @@
 """`kemeny bench`: that its numbers are of what they say, on budgets far too small to say how fast anything is."""
 
 import dataclasses
+import itertools
 import json
 import threading
 import time
+import types
 
+import envpool
 import gymnasium
 import numpy as np
 import pytest
@@ -36,6 +39,10 @@ def test_speeds(results):
         assert min(one.ceiling) > 0
         assert min(one.loop) > 0
         np.testing.assert_allclose(one.share, np.divide(one.loop, one.ceiling))
+        assert len(one.asynchronous) == len(one.share_of_asynchronous) == (2 if one.simulator == "EnvPool" else 0)
+        if one.asynchronous:
+            assert min(one.asynchronous) > 0
+            np.testing.assert_allclose(one.share_of_asynchronous, np.divide(one.loop, one.asynchronous))
     assert sum("steps/s" in line for line in lines) == 2 * len(ENVS)
 
 
@@ -55,8 +62,12 @@ def test_parts_add_up_to_the_loop(results):
 def test_the_table_has_one_column_per_environment_and_one_row_per_part(results):
     text = bench.tables(results[0])
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-    heads = ["environment", "simulator", "its ceiling", "whole loop of `kemeny train`", "share of the ceiling"]
-    assert rows[0] == heads
+    heads = ["environment", "simulator", "its ceiling", "asynchronous ceiling", "whole loop of `kemeny train`"]
+    assert rows[0] == [*heads, "share of the ceiling", "share of the asynchronous ceiling"]
+    for row, one in zip(rows[2:4], results[0].environments, strict=True):
+        assert len(row) == len(rows[0])
+        assert (row[3] == "–") == (row[6] == "–") == (one.simulator != "EnvPool")
+        assert row[5].startswith(f"{np.median(one.share):.2f} (")
     assert [tuple(row[:2]) for row in rows[2:4]] == list(ENVS.items())
     assert rows[4] == ["", *ENVS]
     assert all(len(row) == 1 + len(ENVS) for row in rows[4:])
@@ -137,6 +148,41 @@ def test_a_stopwatch_counts_the_inner_part_alone():
 @pytest.mark.parametrize("num_envs", [1, 5])
 def test_the_ceiling_of_pools_of_any_size(num_envs):
     assert bench.ceiling("HalfCheetah-v3", SECONDS, from_flat({"num_envs": num_envs, "threads": 1}), 0) > 0
+
+
+def test_the_asynchronous_ceiling_counts_steps_and_no_restarts(monkeypatch):
+    """An environment's row is a restart if it is its first, or if the row before it was an end."""
+    pools, ticks = [], itertools.count()
+
+    class Recording:
+        """EnvPool, with a list of which environments came and which of them had ended."""
+
+        def __init__(self, *args, **kwargs):
+            self.options, self.pool, self.batches = kwargs, make(*args, **kwargs), []
+            pools.append(self)
+
+        def __getattr__(self, name):
+            return getattr(self.pool, name)
+
+        def recv(self):
+            row = self.pool.recv()
+            self.batches.append((row[4]["env_id"].copy(), row[2] | row[3]))
+            return row
+
+    make = envpool.make_gymnasium
+    monkeypatch.setattr(envpool, "make_gymnasium", Recording)
+    monkeypatch.setattr(bench, "time", types.SimpleNamespace(perf_counter=lambda: next(ticks)))
+    speed = bench.asynchronous_ceiling("CartPole-v1", 100, from_flat(TINY), 0)  # one batch per tick
+    (pool,) = pools
+    assert (pool.options["num_envs"], pool.options["batch_size"]) == (64, 32)
+    assert sorted(np.concatenate([ids for ids, _ in pool.batches[:2]])) == list(range(64))
+    restart, steps, ends = np.ones(64, bool), [], 0
+    for ids, ended in pool.batches:
+        steps.append(np.count_nonzero(~restart[ids]))
+        restart[ids], ends = ended, ends + np.count_nonzero(ended)
+    assert len(steps) == 2 + 99 + 2  # the resets, those on the clock, those under way at the end
+    assert speed == sum(steps[2:-2]) / 100
+    assert ends > 50
 
 
 def run(capfd, monkeypatch, *arguments):

@@ -35,6 +35,8 @@ NEVER = 10**9
 """Steps between two events that shall not happen before the end."""
 DRAWN = 100
 """Rows of actions that the ceiling goes round in."""
+MANY, AT_ONCE = 64, 32
+"""Environments of the asynchronous ceiling, and how many of them are waited for: the first that are ready."""
 
 PARTS = {
     "simulate": "waiting for the simulator",
@@ -63,7 +65,8 @@ PART_OF = {
 
 SPEED_NOTE = """\
 The ceiling is the simulator alone, stepped with actions drawn beforehand: nobody acts, stores or learns. The whole loop
-is everything but evaluations."""
+is everything but evaluations. The asynchronous ceiling is one pool of 64 environments in EnvPool's asynchronous mode:
+whichever 32 are ready first get their next actions. It is not repeatable, so training does not use it."""
 TIME_NOTE = """\
 The parts are those of the thread that runs the loop, and add up to its time. EnvPool simulates in threads of its own
 while that thread acts and stores, and the critics are refitted while the next batch is collected: this work shows only
@@ -98,8 +101,14 @@ class Measured:
     env: str
     simulator: str
     ceiling: list[float]
+    """Steps per second of the simulator as training uses it."""
+    asynchronous: list[float]
+    """Steps per second of EnvPool's asynchronous mode; empty if the simulator is another."""
     loop: list[float]
+    """Steps per second of training."""
     share: list[float]
+    """Of `ceiling`, in the same round."""
+    share_of_asynchronous: list[float]
     profile: Profile
     in_turn: Profile
     """Of a run that waits for the critics before it begins the next batch."""
@@ -148,18 +157,23 @@ def _measure(
     chosen, name = from_flat(settings), as_environment(env).name
     expected = 0.6 * ceiling(env, min(seconds, 2.0), chosen, 0)
     batches = max(FEWEST_BATCHES, round(seconds * expected / chosen.batch_size))
-    tops, loops = [], []
+    in_envpool = choose_backend(env, "auto", 0) == "envpool"
+    tops, highest, loops = [], [], []
     for seed in range(rounds):
         tops.append(ceiling(env, seconds, chosen, seed))
+        if in_envpool:
+            highest.append(asynchronous_ceiling(env, seconds, chosen, seed))
         loops.append(whole_loop(env, {**settings, "seed": seed}, batches))
         report(f"{name}: ceiling {tops[-1]:,.0f}, whole loop {loops[-1]:,.0f} steps/s")
     report(f"{name}: where the time goes")
     return Measured(
         env=name,
-        simulator="EnvPool" if choose_backend(env, "auto", 0) == "envpool" else "Gymnasium",
+        simulator="EnvPool" if in_envpool else "Gymnasium",
         ceiling=tops,
+        asynchronous=highest,
         loop=loops,
         share=[loop / top for loop, top in zip(loops, tops, strict=True)],
+        share_of_asynchronous=[loop / top for loop, top in zip(loops, highest, strict=in_envpool)],
         in_turn=profile(env, {**settings, "eval_max_steps": 1}, batches, overlap=False),
         profile=profile(env, settings, batches),
     )
@@ -170,16 +184,12 @@ def ceiling(env: EnvLike, seconds: float, settings: Settings, seed: int) -> floa
 
     EnvPool is used by its own interface; other environments by Kemeny's pool.
     """
-    kind, rng = inspect(env).action, np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     pools, actions = [], []
     for half, size in ((0, settings.num_envs - settings.num_envs // 2), (1, settings.num_envs // 2)):
         if not size:
             continue
-        if isinstance(kind, Continuous):  # as an untrained policy draws them
-            drawn = rng.normal(scale=np.exp(-0.5), size=(DRAWN, size, kind.size))
-        else:
-            drawn = rng.integers(kind.choices, size=(DRAWN, size, len(kind.choices)))
-            drawn = drawn.reshape(DRAWN, size, *kind.array.shape)
+        drawn = _draw(env, rng, size)
         if choose_backend(env, "auto", 0) == "envpool":
             pools.append(_BareEnvPool(env, size, seed + half, settings.simulation.threads))
             actions.append(pools[-1].fit(drawn))
@@ -192,6 +202,34 @@ def ceiling(env: EnvLike, seconds: float, settings: Settings, seed: int) -> floa
     finally:
         for pool in pools:
             pool.close()
+
+
+def asynchronous_ceiling(env: EnvLike, seconds: float, settings: Settings, seed: int) -> float:
+    """Steps per second of EnvPool in its asynchronous mode, where no environment waits for a slower one.
+
+    After an end, EnvPool's next row is a restart, which is not counted.
+    """
+    pool = _BareEnvPool(env, MANY, seed, settings.simulation.threads, AT_ONCE)
+    actions = pool.fit(_draw(env, np.random.default_rng(seed), AT_ONCE))
+    for ready in pool.reset_all():
+        pool.send(actions[0], ready)
+    steps, batches, began = 0, 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        ready, ages = pool.recv_ready()
+        steps, batches = steps + np.count_nonzero(ages), batches + 1
+        pool.send(actions[batches % DRAWN], ready)
+    for _ in range(MANY // AT_ONCE):
+        pool.recv_ready()
+    pool.close()
+    return steps / elapsed
+
+
+def _draw(env: EnvLike, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Actions of so many environments, as an untrained policy draws them: (`DRAWN`, size, …)."""
+    kind = inspect(env).action
+    if isinstance(kind, Continuous):
+        return rng.normal(scale=np.exp(-0.5), size=(DRAWN, size, kind.size))
+    return rng.integers(kind.choices, size=(DRAWN, size, len(kind.choices))).reshape(DRAWN, size, *kind.array.shape)
 
 
 def _speed_of(pools: list[Any], actions: list[np.ndarray], seconds: float) -> float:
@@ -237,7 +275,8 @@ class _FirstAllowed:
 class _BareEnvPool:
     """EnvPool by its own public interface, with as much of `envs.pool.Pool` as it takes to step it."""
 
-    def __init__(self, env: EnvLike, num_envs: int, seed: int, threads: int) -> None:
+    def __init__(self, env: EnvLike, num_envs: int, seed: int, threads: int, batch_size: int = 0) -> None:
+        """With a `batch_size` (0: all), the pool is asynchronous: the first that are ready are enough."""
         import envpool
 
         self.num_envs = num_envs
@@ -246,7 +285,7 @@ class _BareEnvPool:
         named = as_environment(env)
         options = {**named.kwargs, "max_episode_steps": FOREVER}
         self._pool: Any = envpool.make_gymnasium(
-            named.name, num_envs=num_envs, seed=seed, num_threads=threads, **options
+            named.name, num_envs=num_envs, batch_size=batch_size, seed=seed, num_threads=threads, **options
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's about EnvPool's own float64 bounds, said once
@@ -262,8 +301,18 @@ class _BareEnvPool:
     def reset(self, ids: np.ndarray) -> None:
         self._pool.reset(ids)
 
-    def send(self, action: np.ndarray) -> None:
-        self._pool.send(action, self._everyone)
+    def reset_all(self) -> list[np.ndarray]:
+        """Restart all environments of an asynchronous pool; returns their ids, in batches."""
+        self._pool.async_reset()
+        return [self.recv_ready()[0] for _ in range(MANY // AT_ONCE)]
+
+    def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
+        self._pool.send(action, self._everyone if ids is None else ids)
+
+    def recv_ready(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of the environments that are ready, and how many steps each has made since its restart."""
+        info = self._pool.recv()[-1]
+        return info["env_id"], info["elapsed_step"]
 
     def recv(self) -> Step:
         return Step(*self._pool.recv()[:4], costs=np.empty(0), regeneration=np.empty(0))
@@ -398,10 +447,12 @@ def _speed_table(environments: list[Measured]) -> list[str]:
     return [
         f"Steps per second, median (range) of {len(environments[0].loop)} interleaved rounds.",
         "",
-        "| environment | simulator | its ceiling | whole loop of `kemeny train` | share of the ceiling |",
-        "|---|---|---|---|---|",
+        "| environment | simulator | its ceiling | asynchronous ceiling | whole loop of `kemeny train` "
+        "| share of the ceiling | share of the asynchronous ceiling |",
+        "|---|---|---|---|---|---|---|",
         *(
-            f"| {one.env} | {one.simulator} | {_range(one.ceiling)} | {_range(one.loop)} | {_range(one.share, '.2f')} |"
+            f"| {one.env} | {one.simulator} | {_range(one.ceiling)} | {_range(one.asynchronous)} | {_range(one.loop)} "
+            f"| {_range(one.share, '.2f')} | {_range(one.share_of_asynchronous, '.2f')} |"
             for one in environments
         ),
         "",
@@ -441,4 +492,6 @@ def _time_table(results: Results) -> list[str]:
 
 
 def _range(values: list[float], form: str = ",.0f") -> str:
+    if not values:
+        return "–"
     return f"{np.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"
