@@ -13,7 +13,7 @@ from kemeny.learning.settings import Clipping
 from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.runs.checkpoint import CONFIG
 from kemeny.runs.directory import Run
-from kemeny.runs.settings import DEFAULT_GAMMA
+from kemeny.runs.settings import CRITIC_LAMBDA, DEFAULT_GAMMA
 
 RunLike = str | Path | Run
 SAME_CURVE = {
@@ -118,6 +118,7 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
         "gamma": DEFAULT_GAMMA if row.criterion is Discounted else None,
         "log_std": row.log_std,
         "cost_gae_lambda": settings["gae_lambda"],
+        "critic_gae_lambda": CRITIC_LAMBDA if settings["gae_lambda"] == "auto" else settings["gae_lambda"],
     }
     unused = set() if settings["cost"] else {"cost_gae_lambda"}
     unused = unused.union(*(names for step, names in ONLY_WITH.items() if step != settings["step"]))

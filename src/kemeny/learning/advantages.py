@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from kemeny.criterion import Bellman
 
 Signal = Float[Array, "time env"]
+Lambda = float | Float[Array, ""]
 
 
 def gae(
@@ -15,7 +16,7 @@ def gae(
     value: Signal,
     next_value: Signal,
     trace: Signal,
-    lam: float,
+    lam: Lambda,
     kept: Signal | None = None,
 ) -> Signal:
     """λ-weighted sum of temporal differences.

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kemeny.learning.advantages import gae
+from kemeny.learning.advantages import Lambda, gae
+from kemeny.learning.lambda_choice import LAMBDAS
 from kemeny.learning.learner import Learner, State
 from kemeny.learning.luck import mean_value, share_to_remove
 from kemeny.learning.samples import Samples
@@ -33,6 +34,18 @@ class Estimate(NamedTuple):
     """Share of what luck added to each step that was subtracted; None if it is not known (`luck.py`)."""
     target_mean: Float[Array, ""]
     """Of the critic's targets, before their gauge was fixed."""
+    candidates: Float[Array, "lambda sample"] | None = None
+    """The advantages with each λ that may be chosen; None if λ is given."""
+
+
+def lambda_of(learner: Learner, state: State, signal: int) -> Lambda:
+    """λ of the advantages of the reward (signal 0) or of a cost."""
+    if signal > 0 and learner.cost_gae_lambda is not None:
+        return learner.cost_gae_lambda
+    if state.lambda_choice is not None:
+        return state.lambda_choice.value
+    assert learner.gae_lambda is not None, "where λ is not given, there is a choice"
+    return learner.gae_lambda
 
 
 def estimate(
@@ -58,7 +71,7 @@ def estimate(
     for number, (signal, critic) in enumerate(zip(rollout.signals, state.critics, strict=True)):
         value = critic(x)
         next_value = jnp.where(rollout.terminal, 0, critic(next_x))
-        lam = learner.gae_lambda if number == 0 else learner.cost_gae_lambda
+        lam = lambda_of(learner, state, number)
         luck_removed = None
         if rollout.outcomes is not None:
             paid, came = signal, next_value
@@ -69,18 +82,26 @@ def estimate(
             signal = paid - luck_removed * (paid - mean_paid)
             next_value = came - luck_removed * (came - mean_came)
         rate = criterion.estimate_rate(signal, value, next_value) if newest is None else newest[number].rate
-        advantage = gae(criterion.bellman(rate), signal, value, next_value, trace, lam, kept)
-        target = value + (advantage if kept is None else kept * advantage)
+        bellman = criterion.bellman(rate)
+        advantage = gae(bellman, signal, value, next_value, trace, lam, kept)
+        for_critic = advantage
+        if learner.critic_gae_lambda is not None:
+            for_critic = gae(bellman, signal, value, next_value, trace, learner.critic_gae_lambda, kept)
+        target = value + (for_critic if kept is None else kept * for_critic)
         target_mean = target.mean() if newest is None else newest[number].target_mean
         target = criterion.fix_gauge(target, target_mean)
         objective = criterion.objective(rate, critic(start_x).mean())
+        candidates = None
+        if number == 0 and learner.gae_lambda is None:
+            other = [gae(bellman, signal, value, next_value, trace, one, kept) for one in LAMBDAS]
+            candidates = jnp.stack([flatten(advantage) for advantage in other])
         value, advantage, target = flatten(value), flatten(advantage), flatten(target)
         unexplained = jnp.var(target - value) / jnp.var(target)
         advantages.append(advantage)
         targets.append(target)
         explained = 1 - unexplained
         estimates.append(
-            Estimate(rate, objective, value.mean(), advantage.std(), explained, luck_removed, target_mean)
+            Estimate(rate, objective, value.mean(), advantage.std(), explained, luck_removed, target_mean, candidates)
         )  # fmt: skip
     samples = Samples(
         x=flatten(x),

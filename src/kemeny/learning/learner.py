@@ -9,7 +9,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from kemeny.criterion import Average, Criterion
-from kemeny.learning import networks
+from kemeny.learning import lambda_choice, networks
+from kemeny.learning.lambda_choice import LambdaChoice
 from kemeny.learning.memory import Memory, empty
 from kemeny.learning.networks import Critic, PolicyNetwork
 from kemeny.learning.normalizer import Normalizer
@@ -31,8 +32,12 @@ class Learner(eqx.Module):
     criterion: Criterion = eqx.field(static=True, default=Average())
     limits: tuple[float, ...] = eqx.field(static=True, default=())
     """Upper limit of each cost, in the criterion's units."""
-    gae_lambda: float = eqx.field(static=True, default=0.8)
-    cost_gae_lambda: float = eqx.field(static=True, default=0.8)
+    gae_lambda: float | None = eqx.field(static=True, default=0.8)
+    """λ of the reward's advantages; None: chosen from the data (`lambda_choice.py`)."""
+    cost_gae_lambda: float | None = eqx.field(static=True, default=0.8)
+    """λ of the costs' advantages; None: the reward's."""
+    critic_gae_lambda: float | None = eqx.field(static=True, default=None)
+    """λ of the critics' targets; None: that of the advantages."""
     networks: Networks = eqx.field(static=True, default=Networks())
     step: PolicyStep = eqx.field(static=True, default=Natural())
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
@@ -59,6 +64,8 @@ class State(eqx.Module):
     """J of each signal in the last batch, NaN before the first: realised changes are counted from it."""
     memory: Memory | None = None
     """The batches before the newest; None if they are not reused."""
+    lambda_choice: LambdaChoice | None = None
+    """What earlier batches say of each λ; None if λ is given."""
 
 
 def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None = None) -> State:
@@ -85,4 +92,5 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
         skipped_in_a_row=jnp.zeros((), jnp.int32),
         objective=jnp.full(len(critics), jnp.nan, jnp.float32),
         memory=memory,
+        lambda_choice=lambda_choice.init(policy) if learner.gae_lambda is None else None,
     )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kemeny.criterion import Bellman
-from kemeny.learning.advantages import Signal, gae
+from kemeny.learning.advantages import Lambda, Signal, gae
 from kemeny.rollout import Outcomes
 
 
@@ -32,7 +32,7 @@ def share_to_remove(
     came: Signal,
     mean_came: Signal,
     trace: Signal,
-    lam: float,
+    lam: Lambda,
 ) -> Float[Array, ""]:
     """β = Cov(A, L)/Var(L), between 0 and 1; L is the λ-weighted sum of luck that is in the advantage A.
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from kemeny.learning import lambda_choice
 from kemeny.learning.critic import annealed, refit
 from kemeny.learning.estimates import Estimate
 from kemeny.learning.first_batch import prepare
@@ -36,6 +37,7 @@ class Metrics(NamedTuple):
     value_mean: Float[Array, ""]
     explained_variance: Float[Array, ""]
     luck_removed: Float[Array, ""] | None
+    gae_lambda: Float[Array, ""] | None
     importance: ImportanceMetrics | None
     step: Report
     costs: "CostMetrics | None"
@@ -99,6 +101,10 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
     state = prepare(learner, state, rollout)
     samples, estimates, memory = estimate_all(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
+    choice = state.lambda_choice
+    if choice is not None and reward.candidates is not None:
+        x, action = flatten(state.normalizer(rollout.observation)), flatten(rollout.action)
+        choice = lambda_choice.judge(choice, state.policy, x, action, reward.candidates)
     key, critic_key = jax.random.split(state.key)
     limits = _limits(learner, costs)
     policy, step, report = learner.step(
@@ -116,6 +122,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         value_mean=reward.value_mean,
         explained_variance=reward.explained_variance,
         luck_removed=reward.luck_removed,
+        gae_lambda=None if state.lambda_choice is None else state.lambda_choice.value,
         importance=importance_metrics(samples),
         step=report,
         costs=CostMetrics(objective[1:], limits.excess, realised[1:]) if costs else None,
@@ -131,6 +138,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         skipped_in_a_row=skipped,
         objective=objective,
         memory=memory,
+        lambda_choice=choice,
     )
     step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
     return improved, samples, _CriticWork(step_size, critic_key), metrics

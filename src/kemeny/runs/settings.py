@@ -27,6 +27,8 @@ from kemeny.runs.algorithms import ALGORITHMS
 AlgorithmName = Literal["atrpo", "trpo", "acpo", "cpo"]
 assert set(get_args(AlgorithmName)) == set(ALGORITHMS)
 DEFAULT_GAMMA = 0.99
+CRITIC_LAMBDA = 0.95
+"""Of the critics' targets, where λ of the advantages is chosen from the data."""
 MOST_WEIGHTS = 2**26
 """Far beyond use: what a damaged or hostile config.json asks for must not fill the memory."""
 
@@ -52,10 +54,13 @@ class Settings:
     """Processes among which the environments are divided, each with a policy of its own to act by (1: this process)."""
     batch_size: Annotated[int, AtLeast(2), AtMost(2**24)] = 5_000
     """Interactions between two updates."""
-    gae_lambda: Annotated[float, Between(0, 1)] = 0.8
-    """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo."""
+    gae_lambda: Annotated[float | Literal["auto"], Between(0, 1)] = 0.8
+    """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo; `auto`: chosen from the data, batch by
+    batch."""
     cost_gae_lambda: Annotated[float | None, Between(0, 1)] = None
     """λ of the costs' advantage estimates [as the reward's, above which limits are broken]."""
+    critic_gae_lambda: Annotated[float | None, Between(0, 1)] = None
+    """λ of the targets that the critics are fitted to [as the advantages', or 0.95 with --gae-lambda auto]."""
     rate_by: Literal["reward", "td"] = "reward"
     """How the average criterion estimates ρ̂: the mean reward, or that corrected by v(s') − v(s)."""
     next_value: Literal["sampled", "expected"] = "sampled"
@@ -125,7 +130,23 @@ class Settings:
         return Average(rate_by=self.rate_by, gauge=self.gauge)
 
     @property
-    def meant_cost_gae_lambda(self) -> float:
+    def given_gae_lambda(self) -> float | None:
+        """λ of the reward's advantage estimates; None if it is chosen from the data."""
+        return None if isinstance(self.gae_lambda, str) else self.gae_lambda
+
+    @property
+    def meant_critic_gae_lambda(self) -> float | None:
+        """λ of the critics' targets where it is given or λ is chosen from the data; None: that of the advantages.
+
+        A critic whose targets look one step ahead learns one step per batch: the shortest λ may serve the advantages,
+        but not the critic.
+        """
+        if self.critic_gae_lambda is None and self.gae_lambda == "auto":
+            return CRITIC_LAMBDA
+        return self.critic_gae_lambda
+
+    @property
+    def meant_cost_gae_lambda(self) -> float | str:
         """λ of the costs' advantage estimates where it is given, the reward's otherwise."""
         return self.gae_lambda if self.cost_gae_lambda is None else self.cost_gae_lambda
 
@@ -276,7 +297,8 @@ def _typed(name: str, hint: Any, given: Any) -> Any:
     if kind is Annotated:
         return _typed(name, inner[0], given)
     if kind in (Union, types.UnionType):
-        return None if given is None else _typed(name, inner[0], given)
+        words = [word for part in inner if get_origin(part) is Literal for word in get_args(part)]
+        return given if given is None or given in words else _typed(name, inner[0], given)
     if kind is tuple:
         return tuple(_typed(name, inner[0], one) for one in (given if isinstance(given, list | tuple) else (given,)))
     if kind is Literal:
