@@ -9,7 +9,7 @@ import difflib
 import itertools
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -291,14 +291,14 @@ def _build(default: Any, flat: Mapping[str, Any]) -> Any:
     return dataclasses.replace(default, **changes)
 
 
-def _typed(name: str, hint: Any, given: Any) -> Any:
+def _typed(name: str, hint: Any, given: Any, words: Sequence[str] = ()) -> Any:
     """The value as its setting's type, or a `UserError`; 1e6 is a whole number, a single value a list of one."""
     kind, inner = get_origin(hint), get_args(hint)
     if kind is Annotated:
         return _typed(name, inner[0], given)
     if kind in (Union, types.UnionType):
         words = [word for part in inner if get_origin(part) is Literal for word in get_args(part)]
-        return given if given is None or given in words else _typed(name, inner[0], given)
+        return given if given is None or given in words else _typed(name, inner[0], given, words)
     if kind is tuple:
         return tuple(_typed(name, inner[0], one) for one in (given if isinstance(given, list | tuple) else (given,)))
     if kind is Literal:
@@ -311,7 +311,7 @@ def _typed(name: str, hint: Any, given: Any) -> Any:
         what, sound = "a whole number" if hint is int else "a number", _is_number(hint, given)
         given = hint(given) if sound else given
     if not sound:
-        raise UserError(f"The setting {name} is {str(given)[:50]!r}; it must be {what}.")
+        raise UserError(f"The setting {name} is {str(given)[:50]!r}; it must be {' or '.join([what, *words])}.")
     return given
 
 
