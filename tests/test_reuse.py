@@ -92,6 +92,13 @@ def test_batches_of_the_same_policy_are_one_large_batch(spec):
     for found, expected in zip(estimates, expected_estimates, strict=True):
         np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-5)
     np.testing.assert_array_equal(memory.rollout.action[0], second.action)
+    value, next_value = (np.asarray(state.critics[0](seen)) for seen in (first.observation, first.next_observation))
+    rate = float(second.signals[0].mean())
+    older = oracles.gae_double_sum(first.signals[0], value, next_value, ~np.asarray(first.cut), rate, 1.0, 0.8)
+    np.testing.assert_allclose(samples.advantage[0][100:], older.ravel(), rtol=1e-3, atol=1e-3)
+    target = np.asarray(state.critics[0](samples.x) + samples.advantage[0])
+    np.testing.assert_allclose(samples.target[0], target - target[:100].mean(), rtol=1e-3, atol=1e-3)
+    assert abs(target[100:].mean() - target[:100].mean()) > 1e-2
     advantage, spread = standardized(samples)
     one, one_spread = standardized(both)
     np.testing.assert_allclose([spread, *advantage], [one_spread, *one], rtol=1e-3, atol=1e-4)
