@@ -21,12 +21,12 @@ import kemeny
 from kemeny.experience.collect import Collector
 from kemeny.learning.arrays import from_arrays
 from kemeny.learning.estimates import estimate
-from kemeny.learning.learner import State, init
+from kemeny.learning.learner import State
 from kemeny.learning.samples import Samples
 from kemeny.learning.steps.surrogate import centred, policy_gradient
 from kemeny.rollout import Rollout
 from kemeny.runs import checkpoint
-from kemeny.runs.assembly import make_learner
+from kemeny.runs.assembly import make_learner, make_state
 from kemeny.runs.settings import from_flat
 
 LAMBDAS = (0.95, 0.9, 0.8)
@@ -67,7 +67,7 @@ def examine(path: Path, batches: int) -> list[str]:
         costs=settings.cost,
         simulation=settings.simulation,
     )
-    state = init(learner, collector.spec, jax.random.key(0))
+    state = make_state(learner, settings, collector.spec)
     state = from_arrays(state, saved.arrays, f"The checkpoint {saved.path}")
     unused = settings.task.cut // settings.batch_length  # batches until the environments have gone through a trajectory
     down, falls, spreads = [], [], []

@@ -24,12 +24,11 @@ import kemeny
 from kemeny.experience.collect import Collector
 from kemeny.learning.arrays import from_arrays
 from kemeny.learning.estimates import estimate
-from kemeny.learning.learner import init
 from kemeny.learning.samples import Samples
 from kemeny.learning.steps import trust_region
 from kemeny.learning.steps.surrogate import centred, policy_gradient
 from kemeny.runs import checkpoint
-from kemeny.runs.assembly import make_learner
+from kemeny.runs.assembly import make_learner, make_state
 from kemeny.runs.settings import from_flat
 
 LAMBDAS, JUDGES = (0.95, 0.9, 0.8, 0.7, 0.5), (0.98, 0.95)
@@ -59,7 +58,7 @@ def examine(path: Path, batches: int) -> list[list[str]]:
         costs=settings.cost,
         simulation=settings.simulation,
     )
-    state = init(learner, collector.spec, jax.random.key(0))
+    state = make_state(learner, settings, collector.spec)
     state = from_arrays(state, saved.arrays, f"The checkpoint {saved.path}")
     theta, unravel = ravel_pytree(state.policy)
     unused = settings.task.cut // settings.batch_length  # batches until the environments have gone through a trajectory

@@ -59,6 +59,17 @@ def test_a_run_begins_where_the_other_ended(source, tmp_path):
     ]
 
 
+def test_who_acts_first_is_the_policy_that_was_taken_over(source, tmp_path):
+    """Also in a run whose batches are collected by the policy before the newest; its memory is empty."""
+    run = kemeny.train(FALLS, out=tmp_path / "run", init_from=source.path, **{**SETTINGS, "pipeline": True, "reuse": 2})
+    theirs, ours = checkpoint.latest(source.path).arrays, begun(run.path)
+    behind = {name: array for name, array in ours.items() if name.startswith("behind/")}
+    assert behind
+    for name, array in behind.items():
+        np.testing.assert_array_equal(array, theirs[name.removeprefix("behind/")], err_msg=name)
+    assert not ours["memory/log_prob"].any()
+
+
 def test_nothing_of_the_other_run_is_needed_again(source, tmp_path):
     """Killed before its first checkpoint, the run begins again with what it has itself."""
 

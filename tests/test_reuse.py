@@ -9,7 +9,7 @@ import pytest
 
 from kemeny.criterion import Average, Discounted
 from kemeny.errors import UserError
-from kemeny.learning.estimates import LARGEST_IMPORTANCE, estimate
+from kemeny.learning.estimates import estimate
 from kemeny.learning.memory import empty, recall, remember
 from kemeny.learning.minibatches import minibatches
 from kemeny.learning.reuse import estimate_all, importance_metrics
@@ -92,6 +92,13 @@ def test_batches_of_the_same_policy_are_one_large_batch(spec):
     for found, expected in zip(estimates, expected_estimates, strict=True):
         np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-5)
     np.testing.assert_array_equal(memory.rollout.action[0], second.action)
+    value, next_value = (np.asarray(state.critics[0](seen)) for seen in (first.observation, first.next_observation))
+    rate = float(second.signals[0].mean())
+    older = oracles.gae_double_sum(first.signals[0], value, next_value, ~np.asarray(first.cut), rate, 1.0, 0.8)
+    np.testing.assert_allclose(samples.advantage[0][100:], older.ravel(), rtol=1e-3, atol=1e-3)
+    target = np.asarray(state.critics[0](samples.x) + samples.advantage[0])
+    np.testing.assert_allclose(samples.target[0], target - target[:100].mean(), rtol=1e-3, atol=1e-3)
+    assert abs(target[100:].mean() - target[:100].mean()) > 1e-2
     advantage, spread = standardized(samples)
     one, one_spread = standardized(both)
     np.testing.assert_allclose([spread, *advantage], [one_spread, *one], rtol=1e-3, atol=1e-4)
@@ -121,7 +128,7 @@ def test_weights_are_truncated_in_the_step_and_in_the_traces(criterion):
     state, batch = begin(learner), random_batch(BOX)
     ratio = np.random.default_rng(0).choice([0.25, 1.0, 2.0, 10.0], size=(20, 5)).astype(np.float32)
     samples, (found,) = estimate(learner, state, batch, log_prob_of(state.policy, state, batch) - np.log(ratio))
-    np.testing.assert_allclose(samples.importance, np.minimum(ratio, LARGEST_IMPORTANCE).ravel(), rtol=1e-4)
+    np.testing.assert_allclose(samples.importance, np.minimum(ratio, 3).ravel(), rtol=1e-4)
     bellman, kept = criterion.bellman(found.rate), np.minimum(ratio, 1)
     value, next_value = (np.asarray(state.critics[0](x)) for x in (batch.observation, batch.next_observation))
     expected = oracles.vtrace_double_sum(
@@ -198,7 +205,7 @@ class Chain:
         """With the exact expectation of the truncated sums: the state's share, the policy's, and what luck leaves."""
         shares, values = [], []
         for acted in self.policies:
-            kept, counted = np.minimum(acted, self.current), np.minimum(acted * LARGEST_IMPORTANCE, self.current)
+            kept, counted = np.minimum(acted, self.current), np.minimum(3 * acted, self.current)
             # B(s) = E[kept · A | s] = Σ_a min(μ, π) · (advantage + discount · λ · P B)
             step = self.discount * self.lam * np.einsum("sa,sat->st", kept, self.P)
             B = np.linalg.solve(np.eye(4) - step, np.sum(kept * self.advantage, 1))
@@ -227,7 +234,7 @@ def test_the_gradient_is_that_of_the_exact_chain(criterion, lam):
     wrong = policy_gradient(state.policy, uncorrected, centred(uncorrected, samples.advantage[0])).network.weights[0]
     assert np.abs(np.asarray(wrong) - exact).max() > 0.012
     if lam == 0:
-        assert ratios.max() < LARGEST_IMPORTANCE
+        assert ratios.max() < 3
         d = np.mean([oracles.stationary(np.einsum("sa,sat->st", acted, chain.P)) for acted in chain.policies], 0)
         np.testing.assert_allclose(exact, d[:, None] * chain.current * chain.advantage, atol=1e-10)
 

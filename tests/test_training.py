@@ -93,7 +93,10 @@ class Listener(Observer):
         self.said.append(message)
 
 
-@pytest.mark.parametrize("changes", [{}, {"algorithm": "trpo"}, {"reuse": 3}], ids=["atrpo", "trpo", "reuse"])
+VARIANTS = [{}, {"algorithm": "trpo"}, {"reuse": 3}, {"pipeline": True}, {"pipeline": True, "reuse": 2}]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=["atrpo", "trpo", "reuse", "pipeline", "both"])
 def test_an_interrupted_run_resumes_bit_for_bit(changes, tmp_path):
     settings = {**TINY, **changes, "eval_every": 400, "checkpoint_every": 1_000}
     whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
@@ -148,6 +151,7 @@ CHANGED = {
     "rate_by": "td",
     "gauge": "free",
     "reuse": 2,
+    "pipeline": True,
     "reuse_region": "shared",
     "eval_every": 300,
     "eval_exploring": True,

@@ -24,7 +24,7 @@ from kemeny.experience.part import STATE, Part, Share, Taken, allocate, columns,
 from kemeny.experience.settings import RESET_COST, Task
 from kemeny.experience.shard import Shard, Starts
 from kemeny.experience.source import Batch, numpy_policy
-from kemeny.learning.learner import State
+from kemeny.learning.learner import Behaviour, State
 from kemeny.observers import NOBODY, Observer
 from kemeny.rollout import Outcomes, Rollout, flatten
 from kemeny.spaces import ArraySpec
@@ -130,13 +130,13 @@ class Collector:
         """Restarts after a fault since the run began."""
         return int(self.crew.faults.sum())
 
-    def collect(self, state: State, iteration: int) -> Batch:
-        """The batch of an iteration, by this state's policy, in arrays that are used again two iterations later.
+    def collect(self, behaviour: Behaviour | State, iteration: int) -> Batch:
+        """The batch of an iteration, by this policy, in arrays that are used again two iterations later.
 
         By then nobody reads them any more: the update of the batch before last is done; that of the last, perhaps not.
         """
         self.observer.begin("policy")
-        policy = numpy_policy(state, self.spec)
+        policy = numpy_policy(behaviour, self.spec)
         self.observer.end("policy")
         falls, faults = self.falls, self.faults
         rollout, fault = self._roll_out(policy, iteration, self._rollouts[iteration % 2])

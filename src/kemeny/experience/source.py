@@ -6,7 +6,7 @@ import numpy as np
 
 from kemeny.experience.acting import Policy
 from kemeny.learning.arrays import acting_arrays
-from kemeny.learning.learner import State
+from kemeny.learning.learner import Behaviour, State
 from kemeny.rollout import Rollout
 from kemeny.spec import Spec
 
@@ -29,8 +29,8 @@ class Source(Protocol):
     spec: Spec
     """What a policy must know of the environment."""
 
-    def collect(self, state: State, iteration: int) -> Batch:
-        """The batch of an iteration, by this state's policy. It may be overwritten two iterations later."""
+    def collect(self, behaviour: Behaviour | State, iteration: int) -> Batch:
+        """The batch of an iteration, by this policy. It may be overwritten two iterations later."""
         ...
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -42,6 +42,6 @@ class Source(Protocol):
         ...
 
 
-def numpy_policy(state: State, spec: Spec) -> Policy:
-    """The policy of a state in NumPy; waits until JAX has computed it."""
-    return Policy(acting_arrays(state, spec), state.policy.network.description, spec.spaces)
+def numpy_policy(behaviour: Behaviour | State, spec: Spec) -> Policy:
+    """The policy in NumPy; waits until JAX has computed it."""
+    return Policy(acting_arrays(behaviour, spec), behaviour.policy.network.description, spec.spaces)

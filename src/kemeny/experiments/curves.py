@@ -121,6 +121,7 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
         "critic_gae_lambda": CRITIC_LAMBDA if settings["gae_lambda"] == "auto" else settings["gae_lambda"],
     }
     unused = set() if settings["cost"] else {"cost_gae_lambda"}
+    unused = unused if settings["reuse"] > 1 else unused | {"reuse_region"}
     unused = unused.union(*(names for step, names in ONLY_WITH.items() if step != settings["step"]))
     filled = {name: meant.get(name) if value is None else value for name, value in settings.items()}
     return {name: value for name, value in filled.items() if name not in unused}

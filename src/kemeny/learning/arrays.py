@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from kemeny.learning.learner import State
+from kemeny.learning.learner import Behaviour, State
 from kemeny.spaces import ArraySpec
 from kemeny.spec import Continuous, Spec, check_arrays, check_finite
 
-FINITE = ("policy/", "critics/", "normalizer/")
+FINITE = ("policy/", "critics/", "normalizer/", "behind/")
 """Parts of a state from which nothing can be learnt again once they are not finite."""
 
 
@@ -43,9 +43,9 @@ def as_today(arrays: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np
     return {**added, **{re.sub("^(optimizers/.*)/network/", r"\1/", name): array for name, array in arrays.items()}}
 
 
-def acting_arrays(state: State, spec: Spec) -> dict[str, np.ndarray]:
+def acting_arrays(behaviour: Behaviour | State, spec: Spec) -> dict[str, np.ndarray]:
     """What the policy in NumPy needs, named as in a checkpoint."""
-    leaves = _named_leaves({"policy": state.policy, "normalizer": state.normalizer})
+    leaves = _named_leaves({"policy": behaviour.policy, "normalizer": behaviour.normalizer})
     return {**{name: np.asarray(leaf) for name, leaf in leaves}, **bounds(spec)}
 
 

@@ -43,6 +43,19 @@ class Learner(eqx.Module):
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
     reuse: int = eqx.field(static=True, default=1)
     """Batches that are learned from, the newest included."""
+    pipeline: bool = eqx.field(static=True, default=False)
+    """Whether a batch is collected by the policy before the newest one, while that is computed."""
+
+
+class Behaviour(eqx.Module):
+    """What it takes to act: a policy, and the statistics by which it sees."""
+
+    policy: PolicyNetwork
+    normalizer: Normalizer
+
+    def log_prob(self, rollout: Rollout) -> Float[Array, "time env"]:
+        """Of the actions of a batch in which it acted."""
+        return self.policy(self.normalizer(rollout.observation)).log_prob(rollout.action)
 
 
 class State(eqx.Module):
@@ -66,6 +79,13 @@ class State(eqx.Module):
     """The batches before the newest; None if they are not reused."""
     lambda_choice: LambdaChoice | None = None
     """What earlier batches say of each λ; None if λ is given."""
+    behind: Behaviour | None = None
+    """Who acts in the next batch, if not this state's policy but the one before it."""
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """This state's policy and normaliser."""
+        return Behaviour(self.policy, self.normalizer)
 
 
 def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None = None) -> State:
@@ -81,16 +101,18 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
     if learner.reuse > 1:
         assert room is not None, "a memory has the shape of batches"
         memory = empty(room, learner.reuse - 1)
+    normalizer = Normalizer.init(spec.observation.size, learner.networks.observation_clip, spec.mask)
     return State(
         policy=policy,
         critics=critics,
         optimizers=tuple(optax.scale_by_adam().init(eqx.filter(critic.network, eqx.is_array)) for critic in critics),
         step=learner.step.init(policy),
-        normalizer=Normalizer.init(spec.observation.size, learner.networks.observation_clip, spec.mask),
+        normalizer=normalizer,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
         skipped_in_a_row=jnp.zeros((), jnp.int32),
         objective=jnp.full(len(critics), jnp.nan, jnp.float32),
         memory=memory,
         lambda_choice=lambda_choice.init(policy) if learner.gae_lambda is None else None,
+        behind=Behaviour(policy, normalizer) if learner.pipeline else None,
     )

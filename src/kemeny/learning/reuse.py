@@ -27,10 +27,11 @@ def estimate_all(
     learner: Learner, state: State, rollout: Rollout
 ) -> tuple[Samples, tuple[Estimate, ...], Memory | None]:
     """The samples of all batches, what the newest one says of each signal, and what is remembered of them."""
-    samples, estimates = estimate(learner, state, rollout)
+    acted = None if state.behind is None else state.behind.log_prob(rollout)
+    samples, estimates = estimate(learner, state, rollout, acted)
     if state.memory is None:
         return samples, estimates, None
-    log_prob = samples.log_prob.reshape(rollout.cut.shape)
+    log_prob = samples.log_prob.reshape(rollout.cut.shape) if acted is None else acted
     recalled, weight = recall(state.memory, rollout, log_prob, state.iteration)
     older: Memory = jax.tree.map(lambda array: array[1:], recalled)
 
@@ -38,7 +39,9 @@ def estimate_all(
         return estimate(learner, state, batch.rollout, batch.log_prob, estimates)[0]
 
     parts = jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), jax.vmap(samples_of)(older))
-    everything = concatenate(samples._replace(importance=jnp.ones_like(samples.log_prob)), parts)
+    if samples.importance is None:
+        samples = samples._replace(importance=jnp.ones_like(samples.log_prob))
+    everything = concatenate(samples, parts)
     everything = everything._replace(weight=jnp.repeat(weight, rollout.steps))
     return everything, estimates, remember(state.memory, rollout, log_prob)
 

@@ -98,6 +98,7 @@ class _CriticWork(NamedTuple):
 def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Samples, _CriticWork, Metrics]:
     """Everything but the critics (lines 4 to 8 and 10)."""
     seen = state.normalizer.update(flatten(rollout.observation))
+    behind = state.behaviour if learner.pipeline else None
     state = prepare(learner, state, rollout)
     samples, estimates, memory = estimate_all(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
@@ -139,6 +140,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         objective=objective,
         memory=memory,
         lambda_choice=choice,
+        behind=behind,
     )
     step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
     return improved, samples, _CriticWork(step_size, critic_key), metrics

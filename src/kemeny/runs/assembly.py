@@ -49,6 +49,7 @@ def make_learner(settings: Settings) -> Learner:
         step=step,
         critic=settings.critic,
         reuse=settings.reuse,
+        pipeline=settings.pipeline,
     )
 
 

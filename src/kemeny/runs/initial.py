@@ -53,7 +53,8 @@ def take_over(
             place = critics[int(rest[0])]
             name_there = None if place is None else "/".join([part, str(place), *rest[1:]])
         else:
-            name_there = name if part in ("policy", "normalizer") else None
+            there = name.removeprefix("behind/")  # who acts first is the policy that was taken over, too
+            name_there = there if there.startswith(("policy/", "normalizer/")) else None
         if name_there in their_arrays:
             arrays[name] = their_arrays[name_there]
     state = from_arrays(state, arrays, f"The checkpoint {saved.path}")

@@ -113,6 +113,8 @@ class _Loop:
             self.state = from_arrays(self.state, begins_with.arrays, f"The checkpoint {begins_with.path}")
             check_fits(policy_of(begins_with), self.source.spec, env.name)
             facts = begins_with.facts
+        self.behaviour = self.state.behind or self.state.behaviour
+        """Who acts in the next batch; its arrays are not those that an update in progress still has to compute."""
         self.iteration: int = facts["iteration"]
         self.best = facts["best_score"]
         self.began = time.monotonic() - facts["seconds"]
@@ -140,11 +142,13 @@ class _Loop:
     def iterate(self) -> None:
         """Collect a batch and learn from it."""
         self.observer.begin("collect")
-        batch = self.source.collect(self.state, self.iteration)
+        batch = self.source.collect(self.behaviour, self.iteration)
         self.observer.end("collect")
         self.observer.begin("update")
         learner = dataclasses.replace(self.learner, iterations=self.length.iterations(self.iteration))
+        before = self.state.behaviour
         self.state, metrics = update(learner, self.state, batch.rollout)
+        self.behaviour = before if self.settings.pipeline else self.state.behaviour
         self.observer.end("update", self.state, metrics)
         self.iteration += 1
         unlogged = (metrics, batch, self._counts(batch))

@@ -73,6 +73,9 @@ class Settings:
     them (1: the newest alone)."""
     reuse_region: Literal["whole", "shared"] = "whole"
     """The trust region of a policy step with --reuse M: δ, or δ·(2/(M+1))², as far as theory allows for M batches."""
+    pipeline: bool = False
+    """Collect each batch while the one before it is learned from: by the policy before the newest, which is corrected
+    for. Both take place at the same time, if there are cores for both."""
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A cost to limit: `speed`, `cost`, or any key of the environment's info (in Python also a function);
     repeatable, one --limit each."""
