@@ -93,10 +93,18 @@ class Listener(Observer):
         self.said.append(message)
 
 
-VARIANTS = [{}, {"algorithm": "trpo"}, {"reuse": 3}, {"pipeline": True}, {"pipeline": True, "reuse": 2}]
+VARIANTS = {
+    "atrpo": {},
+    "trpo": {"algorithm": "trpo"},
+    "given": {"gae_lambda": 0.8},
+    "auto": {"gae_lambda": "auto"},
+    "reuse": {"reuse": 3},
+    "pipeline": {"pipeline": True},
+    "both": {"pipeline": True, "reuse": 2},
+}
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=["atrpo", "trpo", "reuse", "pipeline", "both"])
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_an_interrupted_run_resumes_bit_for_bit(changes, tmp_path):
     settings = {**TINY, **changes, "eval_every": 400, "checkpoint_every": 1_000}
     whole = kemeny.train(ENV, out=tmp_path / "whole", **settings)
@@ -148,6 +156,7 @@ CHANGED = {
     "num_envs": 2,
     "batch_size": 100,
     "gae_lambda": 0.5,
+    "critic_gae_lambda": 0.5,
     "rate_by": "td",
     "gauge": "free",
     "reuse": 2,

@@ -11,8 +11,8 @@ batches in the mean, is the noise Nᵢ of one batch. A step along the mean gradi
 
     μ_Jᵀ H⁻¹ μᵢ / √(sᵢ + Nᵢ/n)
 
-per unit of √KL, if the gradient with the long λ_J is the true one. The λᵢ ≤ λ_J that gains most is chosen. J is the
-longest λ whose own signal earlier batches confirm: beyond it, all is noise.
+per unit of √KL, if the gradient with the long λ_J is the true one. The λᵢ that gains most is chosen. λ_J is the longest
+whose own signal earlier batches confirm: beyond it, all is noise.
 """
 
 import equinox as eqx
@@ -142,7 +142,7 @@ def _best(choice: LambdaChoice) -> Int[Array, ""]:
     longest = jnp.max(jnp.where(signal > STANDARD_ERRORS * error, number, 0))
     length = jnp.maximum(signal, 0) + jnp.maximum(choice.noise, 0) / BATCHES_AHEAD
     gain = choice.product[:, longest] / jnp.sqrt(jnp.maximum(length, SMALLEST_SQUARE))
-    return jnp.argmax(jnp.where(number <= longest, gain, -jnp.inf))
+    return jnp.argmax(gain)
 
 
 def _length(memory: float) -> float:
