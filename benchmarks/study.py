@@ -49,6 +49,7 @@ app = tyro.extras.SubcommandApp()
 WORDS = {
     "delta": "δ = {:g}",
     "gae_lambda": "λ = {:g}",
+    "damping": "damping {:g}",
     "cost_gae_lambda": "cost's λ = {:g}",
     "log_std": "log std {:g}",
     "cut": "cut at {:,}",
@@ -106,7 +107,7 @@ class Arm:
             words.append(f"γ = {changes.get('gamma', DEFAULT_GAMMA):g}")
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings.cost, settings.limit, strict=True)]
         words += ["episodic"] if changes.get("episodic") else []
-        words += ["paper"] if changes.get("base") == "paper" else []
+        words += {"paper": ["paper"], "auto": ["λ from the data"]}.get(changes.get("base"), [])
         words += [WORDS[name].format(value) for name, value in changes.items() if name not in IN_THE_TITLE]
         return ", ".join(words).replace("-", "−")
 
