@@ -54,12 +54,12 @@ def oracle_fisher(x, std):
 
 
 def test_products_are_those_of_plain_linear_algebra(monkeypatch):
-    """Three batches: gradients, means, products with the dense inverse of the damped Fisher matrix, and the noise."""
+    """Three batches: gradients, means, and products with the dense inverse of the damped Fisher matrix."""
     monkeypatch.setattr(lambda_choice, "ITERATIONS", 30)  # until nothing is left to solve
     rng = np.random.default_rng(0)
     policy = linear_policy(rng)
     choice = lambda_choice.init(policy)
-    means, products, squares, noises = np.zeros((len(LAMBDAS), SIZE * ACTIONS + 2 * ACTIONS)), [], [], []
+    means, products, squares, lengths = np.zeros((len(LAMBDAS), SIZE * ACTIONS + 2 * ACTIONS)), [], [], []
     for batches in range(3):
         x, action, score = acted(rng, policy, 200)
         advantages = rng.normal(size=(len(LAMBDAS), 200)) * 3 + 1 + score[:, 0]
@@ -72,12 +72,12 @@ def test_products_are_those_of_plain_linear_algebra(monkeypatch):
             product = solved @ gradients.T
             products.append(product)
             squares.append(np.diag(product) ** 2)
-            noises.append((np.sum(means * solved, 1) - np.diag(product)) * batches)
+            lengths.append(np.sum(means * solved, 1))
         means = (batches * means + gradients) / (batches + 1)
     np.testing.assert_allclose(choice.gradient, means, atol=2e-5)
     np.testing.assert_allclose(choice.product, np.mean(products, 0), rtol=2e-3, atol=2e-5)
     np.testing.assert_allclose(choice.square, np.mean(squares, 0), rtol=2e-3, atol=2e-6)
-    np.testing.assert_allclose(choice.noise, np.mean(noises, 0), rtol=2e-3, atol=2e-5)
+    np.testing.assert_allclose(choice.length, np.mean(lengths, 0), rtol=2e-3, atol=2e-5)
     assert choice.batches == 3
 
 
@@ -129,7 +129,7 @@ def test_advantages_that_are_not_finite_leave_no_trace():
     policy = linear_policy(rng)
     x, action, _ = acted(rng, policy, 500)
     after = judge(choice, policy, x, action, jnp.full((6, 500), jnp.nan))
-    for name in ("gradient", "product", "square", "noise"):
+    for name in ("gradient", "product", "square", "length"):
         np.testing.assert_array_equal(getattr(after, name), getattr(choice, name))
 
 

@@ -4,15 +4,16 @@ A short trace has little noise and, where the critic is poor, a wrong direction;
 much noise. Both can be measured. Let gᵢ be the policy gradient of the newest batch with λᵢ, mᵢ the mean of those of
 earlier batches, and H the Fisher matrix. The noise of a batch is independent of that of earlier ones, so
 
-    E[gⱼᵀ H⁻¹ mᵢ] = μⱼᵀ H⁻¹ μᵢ,    μᵢ = E gᵢ:
+    E[gⱼᵀ H⁻¹ mᵢ] = E[gⱼ]ᵀ H⁻¹ E[mᵢ]:
 
-products of true gradients, without the noise. With i = j this is the signal sᵢ, and mᵢᵀH⁻¹mᵢ − sᵢ, times the number of
-batches in the mean, is the noise Nᵢ of one batch. A step along the mean gradient of n batches with λᵢ gains
+a product of true gradients, in which noise has no part. A step along mᵢ of a given KL divergence therefore gains, in
+proportion,
 
-    μ_Jᵀ H⁻¹ μᵢ / √(sᵢ + Nᵢ/n)
+    E[gⱼᵀ H⁻¹ mᵢ] / √(mᵢᵀ H⁻¹ mᵢ)
 
-per unit of √KL, if the gradient with the long λ_J is the true one. The λᵢ that gains most is chosen. λ_J is the longest
-whose own signal earlier batches confirm: beyond it, all is noise.
+if the gradient with the long λⱼ is the true one. Noise in mᵢ makes the step longer without a gain, bias turns it away.
+The λᵢ that gains most is chosen. The judge λⱼ is the longest whose own product, i = j, is surely positive: beyond it,
+nothing but noise can be seen.
 """
 
 import equinox as eqx
@@ -29,15 +30,13 @@ LAMBDAS = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 FIRST = LAMBDAS.index(0.9)
 """The λ of the first batches, as long as nothing is known."""
 BATCHES_BEFORE_A_CHOICE = 10
-BATCHES_AHEAD = 20.0
-"""n: a policy moves along the mean of the gradients of about so many batches. With 1 the greediest λ is chosen, which
-soon points nowhere; with 50, too noisy a one (`docs/results.md`)."""
 GRADIENT_MEMORY = 0.95
-"""Share of the mean gradient that is kept at each batch: a mean over about 40 batches."""
+"""Share of the mean gradient that is kept at each batch, which makes it one over about 40 batches. A policy moves along
+such means: the λ that is best for a single step is shorter, and soon points nowhere (`docs/algorithms.md`)."""
 PRODUCT_MEMORY = 0.97
 """The same for the products, which are single numbers with much noise."""
 STANDARD_ERRORS = 2.0
-"""A signal so many standard errors above 0 is confirmed."""
+"""A product so many of them above 0 is surely positive."""
 DAMPING = 0.3
 """Added to the diagonal of H."""
 ITERATIONS = 10
@@ -59,8 +58,8 @@ class LambdaChoice(eqx.Module):
     """The mean of gⱼᵀH⁻¹mᵢ, row i and column j."""
     square: Float[Array, " lambda"]
     """The mean of (gᵢᵀH⁻¹mᵢ)²."""
-    noise: Float[Array, " lambda"]
-    """Nᵢ."""
+    length: Float[Array, " lambda"]
+    """The mean of mᵢᵀH⁻¹mᵢ."""
     batches: Int[Array, ""]
     """Batches so far."""
     index: Int[Array, ""]
@@ -79,7 +78,7 @@ def init(policy: PolicyNetwork) -> LambdaChoice:
         gradient=jnp.zeros((number, parameters)),
         product=jnp.zeros((number, number)),
         square=jnp.zeros(number),
-        noise=jnp.zeros(number),
+        length=jnp.zeros(number),
         batches=jnp.zeros((), jnp.int32),
         index=jnp.array(FIRST, jnp.int32),
     )
@@ -93,10 +92,8 @@ def judge(
     advantages: Float[Array, "lambda sample"],
 ) -> LambdaChoice:
     """After one more batch, on which the policy acted: its advantages with each λ judge the gradients before it."""
-    gradient, own, product = _compare(choice, policy, x, action, advantages)
-    sound = jnp.isfinite(gradient).all() & jnp.isfinite(product).all() & jnp.isfinite(own).all()
-    signal = jnp.diag(product)
-    averaged = jnp.minimum(choice.batches, _length(GRADIENT_MEMORY))
+    gradient, length, product = _compare(choice, policy, x, action, advantages)
+    sound = jnp.isfinite(gradient).all() & jnp.isfinite(product).all() & jnp.isfinite(length).all()
     judged = choice.batches > 0  # the first batch has none before it to judge
 
     def mean(old: Array, new: Array, memory: float, earlier: Array) -> Array:
@@ -110,8 +107,8 @@ def judge(
     known = LambdaChoice(
         gradient=mean(choice.gradient, gradient, GRADIENT_MEMORY, choice.batches),
         product=judgement(choice.product, product),
-        square=judgement(choice.square, signal**2),
-        noise=judgement(choice.noise, (own - signal) * averaged),
+        square=judgement(choice.square, jnp.diag(product) ** 2),
+        length=judgement(choice.length, length),
         batches=choice.batches + 1,
         index=choice.index,
     )
@@ -122,7 +119,7 @@ def judge(
 def _compare(
     choice: LambdaChoice, policy: PolicyNetwork, x: Array, action: Array, advantages: Array
 ) -> tuple[Array, Array, Array]:
-    """gᵢ, mᵢᵀH⁻¹mᵢ and gⱼᵀH⁻¹mᵢ. Advantages are scaled to a deviation of 1, so that the noise of all λ is alike."""
+    """gᵢ, mᵢᵀH⁻¹mᵢ and gⱼᵀH⁻¹mᵢ. Advantages have a deviation of 1, so that every batch counts alike."""
     theta, unravel = ravel_pytree(policy)
     centred = advantages - advantages.mean(1, keepdims=True)
     scaled = centred / jnp.maximum(centred.std(1, keepdims=True), SMALLEST_SPREAD)
@@ -136,15 +133,11 @@ def _compare(
 
 def _best(choice: LambdaChoice) -> Int[Array, ""]:
     """The number of the λ with the largest gain."""
-    number, signal = np.arange(len(LAMBDAS)), jnp.diag(choice.product)
-    judged = jnp.minimum(choice.batches - 1, _length(PRODUCT_MEMORY))
-    error = jnp.sqrt(jnp.maximum(choice.square - signal**2, 0) / judged)
-    longest = jnp.max(jnp.where(signal > STANDARD_ERRORS * error, number, 0))
-    length = jnp.maximum(signal, 0) + jnp.maximum(choice.noise, 0) / BATCHES_AHEAD
-    gain = choice.product[:, longest] / jnp.sqrt(jnp.maximum(length, SMALLEST_SQUARE))
+    number, own = np.arange(len(LAMBDAS)), jnp.diag(choice.product)
+    judged = jnp.minimum(
+        choice.batches - 1, (1 + PRODUCT_MEMORY) / (1 - PRODUCT_MEMORY)
+    )  # as many as the mean is worth
+    error = jnp.sqrt(jnp.maximum(choice.square - own**2, 0) / judged)
+    longest = jnp.max(jnp.where(own > STANDARD_ERRORS * error, number, 0))
+    gain = choice.product[:, longest] / jnp.sqrt(jnp.maximum(choice.length, SMALLEST_SQUARE))
     return jnp.argmax(gain)
-
-
-def _length(memory: float) -> float:
-    """How many batches a mean that forgets is worth: as much noise is left in a plain mean of so many."""
-    return (1 + memory) / (1 - memory)

@@ -31,8 +31,8 @@ class TrustRegion:
     delta: Annotated[float, Above(0)] = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch. The clipped step
     stops where it is exceeded."""
-    damping: Annotated[float, AtLeast(0)] = 0.01
-    """Added to the diagonal of the Fisher matrix."""
+    damping: Annotated[float, AtLeast(0)] = 0.3
+    """Added to the diagonal of the Fisher matrix: it keeps noise out of directions that hardly change the policy."""
     cg_iterations: Annotated[int, AtLeast(1)] = 10
     """Conjugate-gradient iterations."""
     backtrack: Annotated[float, Between(0, 1)] = 0.8

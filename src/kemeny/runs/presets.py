@@ -7,7 +7,14 @@ from kemeny.runs.settings import Settings, from_flat, to_flat
 
 Preset = Literal["default", "paper", "queues"]
 
-PAPER: dict[str, Any] = {"delta": 0.01, "gae_lambda": 0.95, "log_std": None, "cut": 5_000, "reset_cost": 100.0}
+PAPER: dict[str, Any] = {
+    "delta": 0.01,
+    "gae_lambda": 0.95,
+    "damping": 0.01,
+    "log_std": None,
+    "cut": 5_000,
+    "reset_cost": 100.0,
+}
 """Where the paper's settings (Appendix H, cut at its batch size) are not those of `Settings`.
 
 `docs/results.md` has the runs by which the defaults depart from the paper."""
@@ -16,6 +23,7 @@ QUEUES: dict[str, Any] = {
     "num_envs": 500,
     "batch_size": 100_000,
     "gae_lambda": 0.99,
+    "damping": 0.01,
     "next_value": "expected",
     "cut": 10**9,
     "critic_unit": "targets",

@@ -54,7 +54,7 @@ class Settings:
     """Processes among which the environments are divided, each with a policy of its own to act by (1: this process)."""
     batch_size: Annotated[int, AtLeast(2), AtMost(2**24)] = 5_000
     """Interactions between two updates."""
-    gae_lambda: Annotated[float | Literal["auto"], Between(0, 1)] = 0.8
+    gae_lambda: Annotated[float | Literal["auto"], Between(0, 1)] = "auto"
     """λ of the reward's advantage estimates: 0 is one-step, 1 is Monte Carlo; `auto`: chosen from the data, batch by
     batch."""
     cost_gae_lambda: Annotated[float | None, Between(0, 1)] = None
