@@ -14,7 +14,7 @@ import pytest
 
 import kemeny
 from kemeny import cli
-from kemeny.learning.steps import clip, natural
+from kemeny.learning.steps import clip, natural, project
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome, Report
 from kemeny.learning.update import CostMetrics, CriticMetrics, Metrics
@@ -45,21 +45,35 @@ def clipped_run(tmp_path_factory):
     )
 
 
+@pytest.fixture(scope="module")
+def projected_run(tmp_path_factory):
+    """One update of ACPO with the projected step."""
+    return kemeny.train(
+        "HalfCheetah-v3", out=tmp_path_factory.mktemp("runs") / "projected", step="project", algorithm="acpo",
+        cost="speed", limit=2.0, **{**TINY, "steps": 200},
+    )  # fmt: skip
+
+
 NATURAL = set(natural.Details._fields) - {"diagnosis"}
 CLIP = set(clip.Details._fields)
+PROJECT = {*project.Details._fields, *project.Limited._fields} - {"limited"}
 LIMITED = {*CostMetrics._fields, *natural.Diagnosis._fields}
 EXPECTED = {"luck_removed"}
 """With `--next-value expected` alone; that a run then has it: tasks/test_luck.py."""
 
 
-def test_every_metric_is_documented_and_every_documented_metric_exists(tiny_run, constrained_run, clipped_run):
+def test_every_metric_is_documented_and_every_documented_metric_exists(
+    tiny_run, constrained_run, clipped_run, projected_run
+):
     fields = {*Metrics._fields, *Report._fields, *CriticMetrics._fields} - {"step", "costs", "critics", "details"}
     everything = documented("metrics.jsonl")
-    assert fields | NATURAL | CLIP | LIMITED <= everything
+    assert fields | NATURAL | CLIP | PROJECT | LIMITED <= everything
     everything -= EXPECTED
     assert set(tiny_run.metrics[0]) == everything - LIMITED - CLIP
     assert set(constrained_run.metrics[0]) == everything - CLIP
     assert set(clipped_run.metrics[0]) == everything - LIMITED - NATURAL
+    common = everything - LIMITED - NATURAL - CLIP
+    assert set(projected_run.metrics[0]) == common | PROJECT | set(CostMetrics._fields)
 
 
 def test_every_field_of_an_evaluation(tiny_run):

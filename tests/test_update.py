@@ -8,17 +8,24 @@ import numpy as np
 import pytest
 
 from kemeny.learning.critic import annealed
-from kemeny.learning.settings import Clipping, CriticFit
+from kemeny.learning.settings import CriticFit, Passes
 from kemeny.learning.steps.clip import Clip
+from kemeny.learning.steps.kronecker import KroneckerFactors
+from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.project import Project
 from kemeny.learning.update import plain_fields, update
 from tests.test_learner import BOX, CHOICE, SMALL, begin, flat, random_batch
 
 LIMITED = dataclasses.replace(SMALL, limits=(0.0,))
-CLIPPED = dataclasses.replace(SMALL, step=Clip(Clipping(policy_epochs=2, policy_minibatch=20)))
+CLIPPED = dataclasses.replace(SMALL, step=Clip(Passes(policy_epochs=2, policy_minibatch=20)))
+KFAC = dataclasses.replace(SMALL, step=Natural(solver=KroneckerFactors()))
+PROJECTED = dataclasses.replace(LIMITED, step=Project(Passes(policy_epochs=2, policy_minibatch=20)))
 LEARNERS = {
     "atrpo": (SMALL, BOX),
     "acpo": (LIMITED, CHOICE),
     "clip": (CLIPPED, BOX),
+    "kfac": (KFAC, BOX),
+    "project": (PROJECTED, CHOICE),
 }
 
 

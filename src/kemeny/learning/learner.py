@@ -68,7 +68,7 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray) -> State:
         policy=policy,
         critics=critics,
         optimizers=tuple(optax.scale_by_adam().init(eqx.filter(critic.network, eqx.is_array)) for critic in critics),
-        step=learner.step.init(policy),
+        step=learner.step.init(policy, len(learner.limits)),
         normalizer=Normalizer.init(spec.observation.size, learner.networks.observation_clip, spec.mask),
         key=key,
         iteration=jnp.zeros((), jnp.int32),

@@ -11,7 +11,9 @@ from kemeny.experience.collect import Collector
 from kemeny.experience.source import Source
 from kemeny.learning.learner import Learner
 from kemeny.learning.steps.clip import Clip
+from kemeny.learning.steps.kronecker import KroneckerFactors
 from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.project import Project
 from kemeny.learning.steps.protocol import PolicyStep
 from kemeny.observers import Observer
 from kemeny.runs.settings import Settings
@@ -22,8 +24,12 @@ def make_step(settings: Settings) -> PolicyStep:
     match settings.step:
         case "natural":
             return Natural(settings.region)
+        case "kfac":
+            return Natural(settings.region, KroneckerFactors(settings.factors))
         case "clip":
-            return Clip(settings.clipping, settings.region.delta)
+            return Clip(settings.passes, settings.clipping, settings.region.delta)
+        case "project":
+            return Project(settings.passes, settings.projection, settings.region)
 
 
 def make_learner(settings: Settings) -> Learner:
