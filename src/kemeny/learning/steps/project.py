@@ -130,7 +130,7 @@ class Project:
         beta = price_of_region(samples, advantage, delta)
 
         def objective(candidate: PolicyNetwork, some: Samples, some_advantage: Column) -> Scalar:
-            there = candidate(some.x)
+            there: Any = candidate(some.x)
             return surrogate(there, some, some_advantage) - beta * some.average(there.kl(policy(some.x)))
 
         ascent = ascend(self.passes, objective, policy, samples, advantage, delta, state.moments, key)
