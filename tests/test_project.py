@@ -191,14 +191,14 @@ def test_equal_advantages_are_flat():
 
 
 def test_a_step_that_is_too_long_is_shortened_or_refused():
-    """A step size so large that the first minibatch leaves the trust region."""
+    """The passes stop only after a minibatch has found the policy beyond δ, with a better surrogate."""
     policy, samples = samples_of(BOX)
-    far = dataclasses.replace(FEW, policy_step_size=0.02)
-    after, _, report = take(Project(far), policy, samples)
+    near = {"delta": 3e-4}
+    _, _, report = take(Project(FEW, region=TrustRegion(**near)), policy, samples)
     assert report.outcome == Outcome.ACCEPTED
     assert report.details.tries > 1
-    assert report.kl <= 0.02
-    refusing = Project(far, region=TrustRegion(backtrack_tries=1))
+    assert 1e-4 < report.kl <= 3e-4
+    refusing = Project(FEW, region=TrustRegion(**near, backtrack_tries=1))
     after, memory, report = take(refusing, policy, samples)
     assert report.outcome == Outcome.LINE_SEARCH
     np.testing.assert_array_equal(flat((after, memory)), flat((policy, refusing.init(policy))))
