@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from kemeny.learning.networks import Distribution, GaussianPolicy, PolicyNetwork
 from kemeny.learning.samples import Samples
@@ -42,7 +42,8 @@ class Averages(NamedTuple):
     """Running averages over the batches, from 0."""
 
     pairs: tuple[Pair, ...]
-    batches: Int[Array, ""]
+    weight: Float[Array, ""]
+    """Of all batches so far: at first less than 1, by which the averages are too small."""
 
 
 def kronecker_factors(policy: PolicyNetwork, samples: Samples) -> tuple[Pair, ...]:
@@ -110,18 +111,16 @@ class KroneckerFactors:
 
         shapes = [weight.shape for weight in policy.network.weights]
         pairs = (Pair(jnp.zeros((rows + 1, rows + 1)), jnp.zeros((columns, columns))) for rows, columns in shapes)
-        return Averages(tuple(pairs), jnp.array(0))
+        return Averages(tuple(pairs), jnp.zeros(()))
 
     def prepare(
         self, policy: PolicyNetwork, samples: Samples, product: Product, region: TrustRegion, state: Averages
     ) -> tuple[Solve, Averages]:
         """The factors are averaged and inverted once per batch, whatever the number of gradients."""
         decay = self.factors.factor_decay
-        new = kronecker_factors(policy, samples)
-        pairs = jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, state.pairs, new)
-        averages = Averages(pairs, state.batches + 1)
-        counted = 1 - decay**averages.batches  # the weights so far: the averages began at 0
-        unbiased = [jax.tree.map(lambda factor: factor / counted, pair) for pair in pairs]
+        new = Averages(kronecker_factors(policy, samples), jnp.ones(()))
+        averages = jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, state, new)
+        unbiased = [jax.tree.map(lambda factor: factor / averages.weight, pair) for pair in averages.pairs]
         inverses = [jax.tree.map(inverse, damped(pair, region.damping)) for pair in unbiased]
         _, unravel = ravel_pytree(policy)
 
