@@ -16,8 +16,9 @@ from kemeny.learning.arrays import from_arrays, to_arrays
 from kemeny.learning.estimates import estimate
 from kemeny.learning.learner import Learner
 from kemeny.learning.minibatches import minibatches
-from kemeny.learning.settings import Clipping, CriticFit, Networks
-from kemeny.learning.steps.clip import LARGEST_GRADIENT, Clip
+from kemeny.learning.settings import Clipping, CriticFit, Networks, Passes
+from kemeny.learning.steps.clip import Clip
+from kemeny.learning.steps.passes import LARGEST_GRADIENT
 from kemeny.learning.steps.protocol import Limits, Outcome
 from kemeny.learning.steps.surrogate import policy_gradient, standardized
 from kemeny.learning.update import update
@@ -27,7 +28,7 @@ from kemeny.tabular import zoo
 from tests.model_source import ModelSource
 from tests.test_learner import BOX, CHOICE, SMALL, begin, flat, random_batch
 
-CLIPPED = dataclasses.replace(SMALL, step=Clip(Clipping(policy_epochs=3, policy_minibatch=20)))
+CLIPPED = dataclasses.replace(SMALL, step=Clip(Passes(policy_epochs=3, policy_minibatch=20)))
 NO_LIMITS = Limits(jnp.zeros(0), 1.0)
 SPECS = pytest.mark.parametrize("spec", [BOX, CHOICE], ids=["box", "discrete"])
 estimated = jax.jit(estimate)
@@ -47,7 +48,7 @@ def test_nothing_is_clipped_at_the_start(spec):
     """At ratio 1 the gradient of the clipped surrogate is that of the surrogate, and Adam is given it, shortened."""
     state, samples = samples_of(spec)
     advantage, _ = standardized(samples)
-    clip = Clip(Clipping(policy_epochs=1, policy_minibatch=100))
+    clip = Clip(Passes(policy_epochs=1, policy_minibatch=100))
     gradient = flat(policy_gradient(state.policy, samples, advantage))
     clipped = flat(jax.grad(clip._clipped_surrogate)(state.policy, samples, advantage))
     np.testing.assert_allclose(clipped, gradient, rtol=1e-5, atol=1e-7)
@@ -127,9 +128,9 @@ def test_equal_advantages_are_flat(constant):
 def test_it_stops_where_the_divergence_exceeds_delta():
     """Soon after: what comes on top of δ is the step of one minibatch, and the noise of its estimate."""
     state, samples = samples_of(BOX)
-    many = Clipping(policy_epochs=20, policy_minibatch=20, policy_step_size=1e-3)
+    many = Passes(policy_epochs=20, policy_minibatch=20, policy_step_size=1e-3)
     (_, _, free), (_, _, bounded), (_, _, still) = (
-        take(Clip(many, delta), state.policy, samples) for delta in (1e9, 1e-4, 0.0)
+        take(Clip(many, delta=delta), state.policy, samples) for delta in (1e9, 1e-4, 0.0)
     )
     assert free.details.minibatches == 100
     assert bounded.details.minibatches < 20
@@ -138,23 +139,23 @@ def test_it_stops_where_the_divergence_exceeds_delta():
     assert still.details.minibatches == 1  # the first minibatch finds the policy where it began
 
 
-def loop_that_breaks(clipping, delta, policy, samples, key):
+def loop_that_breaks(passes, delta, policy, samples, key):
     """The step written out: passes over minibatches, left at once where one finds the policy too far away."""
-    optimizer = optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), optax.adam(clipping.policy_step_size))
+    optimizer = optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), optax.adam(passes.policy_step_size))
     advantage, _ = standardized(samples)
 
     @jax.jit
     def consider(current, moments, part):
         some, some_advantage = part
-        slope = jax.grad(lambda candidate: -Clip(clipping)._clipped_surrogate(candidate, some, some_advantage))
+        slope = jax.grad(lambda candidate: -Clip(passes)._clipped_surrogate(candidate, some, some_advantage))
         change, moments = optimizer.update(slope(current), moments)
         return jnp.mean(current(some.x).kl(policy(some.x))), optax.apply_updates(current, change), moments
 
     moments, taken = optimizer.init(policy), 0
     current = policy
-    for epoch in jax.random.split(key, clipping.policy_epochs):
-        parts = minibatches(epoch, (samples, advantage), clipping.policy_minibatch)
-        for number in range(100 // clipping.policy_minibatch):
+    for epoch in jax.random.split(key, passes.policy_epochs):
+        parts = minibatches(epoch, (samples, advantage), passes.policy_minibatch)
+        for number in range(100 // passes.policy_minibatch):
             part = jax.tree.map(lambda column, number=number: column[number], parts)
             divergence, *moved = consider(current, moments, part)
             if divergence > delta:
@@ -169,9 +170,9 @@ def loop_that_breaks(clipping, delta, policy, samples, key):
 def test_it_is_a_loop_that_breaks(spec, delta):
     """Minibatches so small that one of them may find the policy near after another found it too far away."""
     state, samples = samples_of(spec)
-    clipping = Clipping(policy_epochs=2, policy_minibatch=4, policy_step_size=3e-3)
-    expected, taken = loop_that_breaks(clipping, delta, state.policy, samples, jax.random.key(0))
-    policy, _, report = take(Clip(clipping, delta), state.policy, samples)
+    passes = Passes(policy_epochs=2, policy_minibatch=4, policy_step_size=3e-3)
+    expected, taken = loop_that_breaks(passes, delta, state.policy, samples, jax.random.key(0))
+    policy, _, report = take(Clip(passes, delta=delta), state.policy, samples)
     assert report.details.minibatches == taken
     assert (taken == 50) == (delta == 1e9)
     np.testing.assert_allclose(flat(policy), flat(expected), rtol=1e-3, atol=1e-5)
@@ -180,7 +181,7 @@ def test_it_is_a_loop_that_breaks(spec, delta):
 def test_samples_left_over_and_order_follow_from_the_key():
     """The same key gives the same step, another key another one."""
     state, samples = samples_of(BOX)
-    step = Clip(Clipping(policy_epochs=2, policy_minibatch=30))
+    step = Clip(Passes(policy_epochs=2, policy_minibatch=30))
     (first, _, report), (again, _, _), (other, _, _) = (take(step, state.policy, samples, seed) for seed in (0, 0, 1))
     assert report.details.minibatches == 6
     np.testing.assert_array_equal(flat(first), flat(again))
@@ -200,7 +201,7 @@ def test_it_learns_the_best_policy_of_a_model(criterion):
         iterations=30,
         networks=Networks(hidden=(16,)),
         critic=CriticFit(critic_step_size=3e-3, critic_epochs=3),
-        step=Clip(Clipping(policy_step_size=3e-3)),
+        step=Clip(Passes(policy_step_size=3e-3)),
     )
     source = ModelSource(mdp, [], num_envs=20, batch_length=50)
     state, history = source.learn(learner, 30)
@@ -236,4 +237,4 @@ def test_limits_are_refused(algorithm, tmp_path):
 def test_the_settings_reach_the_step():
     settings = {"step": "clip", "delta": 0.5, "clip_ratio": 0.1, "policy_step_size": 1e-2, "policy_epochs": 3}
     step = make_learner(from_flat({**settings, "policy_minibatch": 7})).step
-    assert step == Clip(Clipping(0.1, 1e-2, 3, 7), delta=0.5)
+    assert step == Clip(Passes(1e-2, 3, 7), Clipping(0.1), delta=0.5)

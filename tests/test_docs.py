@@ -15,7 +15,7 @@ import pytest
 import kemeny
 from kemeny import cli
 from kemeny.learning.reuse import ImportanceMetrics
-from kemeny.learning.steps import clip, natural
+from kemeny.learning.steps import clip, natural, project
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome, Report
 from kemeny.learning.update import CostMetrics, CriticMetrics, Metrics
@@ -46,8 +46,18 @@ def clipped_run(tmp_path_factory):
     )
 
 
+@pytest.fixture(scope="module")
+def projected_run(tmp_path_factory):
+    """One update of ACPO with the projected step."""
+    return kemeny.train(
+        "HalfCheetah-v3", out=tmp_path_factory.mktemp("runs") / "projected", step="project", algorithm="acpo",
+        cost="speed", limit=2.0, **{**TINY, "steps": 200},
+    )  # fmt: skip
+
+
 NATURAL = set(natural.Details._fields) - {"diagnosis"}
 CLIP = set(clip.Details._fields)
+PROJECT = {*project.Details._fields, *project.Limited._fields} - {"limited"}
 LIMITED = {*CostMetrics._fields, *natural.Diagnosis._fields}
 EXPECTED = {"luck_removed"}
 """With `--next-value expected` alone; that a run then has it: tasks/test_luck.py."""
@@ -55,15 +65,19 @@ REUSE = set(ImportanceMetrics._fields)
 """With `--reuse` or `--pipeline` alone; that an update then has them: test_reuse.py, test_pipeline.py."""
 
 
-def test_every_metric_is_documented_and_every_documented_metric_exists(tiny_run, constrained_run, clipped_run):
+def test_every_metric_is_documented_and_every_documented_metric_exists(
+    tiny_run, constrained_run, clipped_run, projected_run
+):
     groups = {"step", "costs", "critics", "details", "importance"}
     fields = {*Metrics._fields, *Report._fields, *CriticMetrics._fields} - groups
     everything = documented("metrics.jsonl")
-    assert fields | NATURAL | CLIP | LIMITED | REUSE <= everything
+    assert fields | NATURAL | CLIP | PROJECT | LIMITED | REUSE <= everything
     everything -= EXPECTED | REUSE
     assert set(tiny_run.metrics[0]) == everything - LIMITED - CLIP
     assert set(constrained_run.metrics[0]) == everything - CLIP
     assert set(clipped_run.metrics[0]) == everything - LIMITED - NATURAL
+    common = everything - LIMITED - NATURAL - CLIP
+    assert set(projected_run.metrics[0]) == common | PROJECT | set(CostMetrics._fields)
 
 
 def test_every_field_of_an_evaluation(tiny_run):

@@ -271,6 +271,12 @@ def test_settings_of_the_other_policy_step_say_nothing(tmp_path):
     assert shown == {"ATRPO, step natural": 2, "ATRPO, step clip": 2}
     assert [curve.name for curve in group_runs(natural)] == ["ATRPO"]
     assert [curve.name for curve in group_runs(clipped)] == ["ATRPO"]
+    kfac, projected = (
+        [fake_run(tmp_path / f"{step} {decay}", [1.0], step=step, factor_decay=decay) for decay in (0.5, 0.9)]
+        for step in ("kfac", "project")
+    )
+    assert [curve.name for curve in group_runs(kfac)] == ["ATRPO, factor decay 0.5", "ATRPO, factor decay 0.9"]
+    assert [curve.name for curve in group_runs(projected)] == ["ATRPO"]
 
 
 def test_a_run_of_an_older_kemeny_is_on_the_same_curve(tmp_path):

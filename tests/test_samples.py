@@ -10,7 +10,7 @@ import pytest
 from kemeny.learning.critic import refit
 from kemeny.learning.estimates import estimate
 from kemeny.learning.samples import Samples, concatenate
-from kemeny.learning.settings import Clipping, CriticFit
+from kemeny.learning.settings import CriticFit, Passes
 from kemeny.learning.steps.clip import Clip
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.natural import Natural
@@ -113,7 +113,7 @@ def test_weights_in_the_natural_step(spec, costs):
 def test_weights_in_the_clipped_step(spec):
     """With the batch as a single minibatch, so that the order of the samples does not matter."""
     state, samples = samples_of(spec)
-    clip = Clip(Clipping(policy_epochs=3, policy_minibatch=1_000))
+    clip = Clip(Passes(policy_epochs=3, policy_minibatch=1_000))
     step, start = jax.jit(clip), clip.init(state.policy)
     (policy, _, report), (expected, _, expected_report), (other, _, _) = (
         step(state.policy, some, NO_LIMITS, start, jax.random.key(0))

@@ -175,6 +175,7 @@ CHANGED = {
     "hidden": (4,),
     "activation": "relu",
     "step": "clip",
+    "factor_decay": 0.5,
     "clip_ratio": 0.001,
     "policy_step_size": 1e-2,
     "policy_epochs": 2,
@@ -197,6 +198,7 @@ ELSEWHERE = {
     "episodic": "test_collect.py",
     "backtrack": "test_trust_region.py",
     "backtrack_tries": "test_trust_region.py",
+    "multiplier_step_size": "test_project.py",
     "max_skipped": "below",
     "collectors": "test_collectors.py",
     "threads": "changes speed alone: test_collect.py",
@@ -223,6 +225,8 @@ def test_a_setting_that_does_nothing_lies(name, tiny_run, tmp_path):
         base["step"] = "clip"
     if name == "long_share":
         base["long_cut"] = 90
+    if name == "factor_decay":
+        base["step"] = "kfac"
     if name == "rate_by":
         base["gauge"] = "free"  # a centred critic forgets the constant that ρ̂ would add to its targets
     if name == "reuse_region":

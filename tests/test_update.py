@@ -8,17 +8,24 @@ import numpy as np
 import pytest
 
 from kemeny.learning.critic import annealed
-from kemeny.learning.settings import Clipping, CriticFit
+from kemeny.learning.settings import CriticFit, Passes
 from kemeny.learning.steps.clip import Clip
+from kemeny.learning.steps.kronecker import KroneckerFactors
+from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.project import Project
 from kemeny.learning.update import plain_fields, update
 from tests.test_learner import BOX, CHOICE, SMALL, begin, flat, random_batch
 
 LIMITED = dataclasses.replace(SMALL, limits=(0.0,))
-CLIPPED = dataclasses.replace(SMALL, step=Clip(Clipping(policy_epochs=2, policy_minibatch=20)))
+CLIPPED = dataclasses.replace(SMALL, step=Clip(Passes(policy_epochs=2, policy_minibatch=20)))
+KFAC = dataclasses.replace(SMALL, step=Natural(solver=KroneckerFactors()))
+PROJECTED = dataclasses.replace(LIMITED, step=Project(Passes(policy_epochs=2, policy_minibatch=20)))
 LEARNERS = {
     "atrpo": (SMALL, BOX),
     "acpo": (LIMITED, CHOICE),
     "clip": (CLIPPED, BOX),
+    "kfac": (KFAC, BOX),
+    "project": (PROJECTED, CHOICE),
 }
 CORRECTED = {
     "acpo with reuse": (dataclasses.replace(LIMITED, reuse=3), BOX),
@@ -28,11 +35,15 @@ CORRECTED = {
 }
 
 
-def assert_same(one, other):
-    """Every array of two trees, bit for bit; keys and what is not a number included."""
+ROUNDED = {"kfac": 1e-4}
+"""XLA rounds what leads to the inverse of a factor differently in two programs: so far apart they may be, of size 1."""
+
+
+def assert_same(one, other, tolerance=0.0):
+    """Every array of two trees, bit for bit unless there is a tolerance; keys and what is not a number included."""
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for (path, a), (_, b) in zip(named_leaves(one), named_leaves(other), strict=True):
-        np.testing.assert_array_equal(raw(a), raw(b), err_msg=jax.tree_util.keystr(path))
+        np.testing.assert_allclose(raw(a), raw(b), tolerance, tolerance, err_msg=jax.tree_util.keystr(path))
 
 
 def named_leaves(tree):
@@ -54,11 +65,11 @@ def stacked(trees):
 @pytest.mark.exact
 @pytest.mark.parametrize("name", LEARNERS)
 def test_scan_equals_the_loop(name):
-    """Bit for bit, states and metrics, although a loop runs policy and critics as separate programs."""
+    """Bit for bit, states and metrics, although a loop runs policy and critics as separate programs (but `ROUNDED`)."""
     learner, spec = LEARNERS[name]
     looped, scanned = both_ways(learner, spec)
     assert not np.array_equal(flat(scanned[0].policy), flat(begin(learner, spec).policy))
-    assert_same(scanned, looped)
+    assert_same(scanned, looped, ROUNDED.get(name, 0.0))
 
 
 def both_ways(learner, spec):

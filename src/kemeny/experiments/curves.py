@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kemeny.criterion import Discounted
 from kemeny.errors import UserError
 from kemeny.experiments.plan import PLAN, read_plan
-from kemeny.learning.settings import Clipping
+from kemeny.learning.settings import Clipping, Passes, Projection
 from kemeny.runs.algorithms import ALGORITHMS
 from kemeny.runs.checkpoint import CONFIG
 from kemeny.runs.directory import Run
@@ -23,11 +23,15 @@ SAME_CURVE = {
 """Runs that differ in nothing but these are one curve; any other setting that differs is named."""
 IN_THE_NAME = {"algorithm", "gamma", "cost", "limit"}
 """Settings that are always named."""
-ONLY_WITH = {
-    "natural": {"damping", "cg_iterations", "backtrack", "backtrack_tries"},
-    "clip": {field.name for field in dataclasses.fields(Clipping)},
+BACKTRACKING = {"backtrack", "backtrack_tries"}
+USED_BY = {
+    "natural": {"damping", "cg_iterations", *BACKTRACKING},
+    "kfac": {"damping", "factor_decay", *BACKTRACKING},
+    "clip": {field.name for group in (Passes, Clipping) for field in dataclasses.fields(group)},
+    "project": {field.name for group in (Passes, Projection) for field in dataclasses.fields(group)} | BACKTRACKING,
 }
-"""Settings that only one kind of policy step uses."""
+"""Settings that only some kinds of policy step use."""
+ONLY_WITH_LIMITS = {"cost_gae_lambda", "multiplier_step_size"}
 
 
 def open_runs(given: RunLike | Sequence[RunLike]) -> list[Run]:
@@ -120,9 +124,9 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
         "cost_gae_lambda": settings["gae_lambda"],
         "critic_gae_lambda": CRITIC_LAMBDA if settings["gae_lambda"] == "auto" else settings["gae_lambda"],
     }
-    unused = set() if settings["cost"] else {"cost_gae_lambda"}
-    unused = unused if settings["reuse"] > 1 else unused | {"reuse_region"}
-    unused = unused.union(*(names for step, names in ONLY_WITH.items() if step != settings["step"]))
+    unused = set().union(*USED_BY.values()) - USED_BY[settings["step"]]
+    unused |= set() if settings["cost"] else ONLY_WITH_LIMITS
+    unused |= set() if settings["reuse"] > 1 else {"reuse_region"}
     filled = {name: meant.get(name) if value is None else value for name, value in settings.items()}
     return {name: value for name, value in filled.items() if name not in unused}
 

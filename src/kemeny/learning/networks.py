@@ -55,10 +55,15 @@ class Perceptron(eqx.Module):
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """Apply to the last axis."""
+        return self.inputs(x)[-1] @ self.weights[-1] + self.biases[-1]
+
+    def inputs(self, x: Float[Array, "*batch in"]) -> list[Float[Array, "*batch _"]]:
+        """What each layer is applied to, from x to the input of the head."""
         activate = ACTIVATIONS[self.activation]
+        seen = [x]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = activate(x @ weight + bias)
-        return x @ self.weights[-1] + self.biases[-1]
+            seen.append(activate(seen[-1] @ weight + bias))
+        return seen
 
     @property
     def description(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from kemeny.ranges import Above, AtLeast, Between
 
-StepName = Literal["natural", "clip"]
+StepName = Literal["natural", "kfac", "clip", "project"]
 Activation = Literal["tanh", "relu"]
 
 
@@ -30,7 +30,7 @@ class TrustRegion:
 
     delta: Annotated[float, Above(0)] = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch. The clipped step
-    stops where it is exceeded."""
+    stops where it is exceeded, and may go beyond it a little."""
     damping: Annotated[float, AtLeast(0)] = 0.3
     """Added to the diagonal of the Fisher matrix: it keeps noise out of directions that hardly change the policy."""
     cg_iterations: Annotated[int, AtLeast(1)] = 10
@@ -42,17 +42,40 @@ class TrustRegion:
 
 
 @dataclasses.dataclass(frozen=True)
-class Clipping:
-    """How the clipped step (--step clip) goes over a batch (Schulman et al. 2017)."""
+class Factors:
+    """How the Kronecker factors of the Fisher matrix (--step kfac) are estimated (Martens & Grosse 2015)."""
 
-    clip_ratio: Annotated[float, Above(0)] = 0.2
-    """A probability ratio beyond 1 ± this gains nothing more."""
+    factor_decay: Annotated[float, Between(0, 0.999)] = 0.9
+    """Share of the old in the running averages of the Kronecker factors after a batch; 0: each batch has its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Passes:
+    """How the clipped and the projected step (--step clip, --step project) go over a batch."""
+
     policy_step_size: Annotated[float, AtLeast(0)] = 3e-4
     """Adam's step size for the policy."""
     policy_epochs: Annotated[int, AtLeast(1)] = 10
     """Passes over the batch for the policy."""
     policy_minibatch: Annotated[int, AtLeast(1)] = 100
     """Samples in a minibatch of the policy; what is left over after the last whole one is skipped in that pass."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Clipping:
+    """What the clipped step (--step clip) calls far (Schulman et al. 2017)."""
+
+    clip_ratio: Annotated[float, Above(0)] = 0.2
+    """A probability ratio beyond 1 ± this gains nothing more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """How the projected step (--step project) prices limits (Zhang et al. 2020)."""
+
+    multiplier_step_size: Annotated[float, AtLeast(0)] = 0.1
+    """How fast the price of a limit follows its violation: the share of the price at which reward and cost weigh alike
+    that a batch adds or takes off at most."""
 
 
 @dataclasses.dataclass(frozen=True)

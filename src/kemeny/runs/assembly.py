@@ -13,7 +13,9 @@ from kemeny.experience.part import allocate
 from kemeny.experience.source import Source
 from kemeny.learning.learner import Learner, State, init
 from kemeny.learning.steps.clip import Clip
+from kemeny.learning.steps.kronecker import KroneckerFactors
 from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.project import Project
 from kemeny.learning.steps.protocol import PolicyStep
 from kemeny.observers import Observer
 from kemeny.runs.settings import Settings
@@ -25,8 +27,12 @@ def make_step(settings: Settings) -> PolicyStep:
     match settings.step:
         case "natural":
             return Natural(settings.meant_region)
+        case "kfac":
+            return Natural(settings.meant_region, KroneckerFactors(settings.factors))
         case "clip":
-            return Clip(settings.clipping, settings.meant_region.delta)
+            return Clip(settings.passes, settings.clipping, settings.meant_region.delta)
+        case "project":
+            return Project(settings.passes, settings.projection, settings.meant_region)
 
 
 def make_learner(settings: Settings) -> Learner:

@@ -19,7 +19,7 @@ from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
 from kemeny.experience.settings import BestBy, EvaluationProtocol, Task
-from kemeny.learning.settings import Clipping, CriticFit, Networks, StepName, TrustRegion
+from kemeny.learning.settings import Clipping, CriticFit, Factors, Networks, Passes, Projection, StepName, TrustRegion
 from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, Between, complaint
 from kemeny.runs.algorithms import ALGORITHMS
@@ -42,8 +42,9 @@ class Settings:
     gamma: float | None = None
     """Discount of trpo and cpo [0.99]; the average-reward algorithms have none."""
     step: StepName = "natural"
-    """How the policy is improved: by the natural gradient within the trust region, or by PPO's clipped surrogate, which
-    keeps no limits."""
+    """How the policy is improved: by the natural gradient within the trust region, found by conjugate gradient
+    (natural) or by Kronecker factors (kfac); by PPO's clipped surrogate (clip), which keeps no limits; or toward the
+    best of all policies within the trust region (project)."""
     steps: Annotated[int, AtLeast(1), AtMost(2**53)] = 10_000_000
     """Agent–environment interactions in all, rounded up to whole batches."""
     seed: Annotated[int, AtLeast(0), AtMost(2**63 - 1)] = 0
@@ -100,7 +101,10 @@ class Settings:
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
     networks: Networks = dataclasses.field(default_factory=Networks)
     region: TrustRegion = dataclasses.field(default_factory=TrustRegion)
+    factors: Factors = dataclasses.field(default_factory=Factors)
+    passes: Passes = dataclasses.field(default_factory=Passes)
     clipping: Clipping = dataclasses.field(default_factory=Clipping)
+    projection: Projection = dataclasses.field(default_factory=Projection)
     critic: CriticFit = dataclasses.field(default_factory=CriticFit)
 
     @property

@@ -7,22 +7,17 @@ cost has moved.
 import dataclasses
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from kemeny.learning.minibatches import minibatches
 from kemeny.learning.networks import PolicyNetwork
 from kemeny.learning.samples import Samples
-from kemeny.learning.settings import Clipping
-from kemeny.learning.steps.protocol import Limits, Outcome, Report
+from kemeny.learning.settings import Clipping, Passes
+from kemeny.learning.steps.passes import ascend, init_moments
+from kemeny.learning.steps.protocol import Limits, Outcome, Report, unless
 from kemeny.learning.steps.surrogate import policy_gradient, standardized, surrogate
-
-LARGEST_GRADIENT = 0.5
-"""A longer gradient of a minibatch is shortened to this, as in the common implementations of PPO."""
 
 
 class Details(NamedTuple):
@@ -39,45 +34,29 @@ class Clip:
     Unlike the natural step it promises no trust region: the last minibatch before the stop may go beyond δ a little.
     """
 
+    passes: Passes = dataclasses.field(default_factory=Passes)
     clipping: Clipping = dataclasses.field(default_factory=Clipping)
     delta: float = 0.02
     supports_limits = False
 
-    def init(self, policy: PolicyNetwork) -> optax.OptState:
+    def init(self, policy: PolicyNetwork, costs: int = 0) -> optax.OptState:
         """Adam's moments, which go on from batch to batch."""
-        return self._optimizer().init(eqx.filter(policy, eqx.is_array))
+        del costs
+        return init_moments(self.passes, policy)
 
     def __call__(
         self, policy: PolicyNetwork, samples: Samples, limits: Limits, state: optax.OptState, key: PRNGKeyArray
     ) -> tuple[PolicyNetwork, optax.OptState, Report]:
         """One step."""
         advantage, spread = standardized(samples)
-
-        def ascend(carry, part):
-            current, moments, stopped, taken = carry
-            some, some_advantage = part
-
-            def loss(candidate):
-                return -self._clipped_surrogate(candidate, some, some_advantage)
-
-            change, new_moments = self._optimizer().update(jax.grad(loss)(current), moments)
-            stopped = stopped | (some.average(current(some.x).kl(policy(some.x))) > self.delta)
-            moved = _unless(stopped, (current, moments), (optax.apply_updates(current, change), new_moments))
-            return (*moved, stopped, taken + ~stopped), None
-
-        def go_over(carry, epoch_key):
-            parts = minibatches(epoch_key, (samples, advantage), self.clipping.policy_minibatch)
-            return jax.lax.scan(ascend, carry, parts)
-
-        start = (policy, state, jnp.array(False), jnp.array(0))
-        epochs = jax.random.split(key, self.clipping.policy_epochs)
-        (moved, moments, _, taken), _ = jax.lax.scan(go_over, start, epochs)
-
+        moved, moments, taken = ascend(
+            self.passes, self._clipped_surrogate, policy, samples, advantage, self.delta, state, key
+        )
         gradient = ravel_pytree(policy_gradient(policy, samples, advantage))[0]
         finite = jnp.isfinite(gradient).all() & jnp.isfinite(ravel_pytree((moved, moments))[0]).all()
         outcome = jnp.select([~finite, ~jnp.any(gradient != 0)], [Outcome.NON_FINITE, Outcome.FLAT], Outcome.ACCEPTED)
         rejected = outcome != Outcome.ACCEPTED
-        policy_after, moments = _unless(rejected, (policy, state), (moved, moments))
+        policy_after, moments = unless(rejected, (policy, state), (moved, moments))
         after = policy_after(samples.x)
         ratio = jnp.exp(after.log_prob(samples.action) - samples.log_prob)
         report = Report(
@@ -100,10 +79,3 @@ class Clip:
         ratio = jnp.exp(candidate(samples.x).log_prob(samples.action) - samples.log_prob)
         bounded = jnp.clip(ratio, 1 - self.clipping.clip_ratio, 1 + self.clipping.clip_ratio)
         return samples.average_over_actions(jnp.minimum(ratio * advantage, bounded * advantage))
-
-    def _optimizer(self) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), optax.adam(self.clipping.policy_step_size))
-
-
-def _unless(condition, old, new):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), old, new)

@@ -1,6 +1,7 @@
 """The natural-gradient step within a trust region, cut by the limits where there are any (§5.2, Appendices E and F).
 
-Without limits this is TRPO's step, with them CPO's; under the average criterion, ATRPO's and ACPO's.
+Without limits this is TRPO's step, with them CPO's; under the average criterion, ATRPO's and ACPO's. With Kronecker
+factors as the solver in place of conjugate gradient it is ACKTR's, under either criterion and with limits too.
 """
 
 import dataclasses
@@ -15,7 +16,8 @@ from kemeny.learning.networks import Distribution, PolicyNetwork
 from kemeny.learning.samples import Samples
 from kemeny.learning.settings import TrustRegion
 from kemeny.learning.steps import direction, trust_region
-from kemeny.learning.steps.protocol import Limits, Outcome, Report
+from kemeny.learning.steps.protocol import Limits, Outcome, Report, unless
+from kemeny.learning.steps.solver import ConjugateGradient, Solver
 from kemeny.learning.steps.surrogate import centred, policy_gradient, standardized, surrogate
 from kemeny.learning.steps.trust_region import Candidate
 
@@ -46,15 +48,17 @@ class Natural:
     """Maximise the surrogate to first order, the KL divergence to second order, then backtrack."""
 
     region: TrustRegion = dataclasses.field(default_factory=TrustRegion)
+    solver: Solver = dataclasses.field(default_factory=ConjugateGradient)
     supports_limits = True
 
-    def init(self, policy: PolicyNetwork) -> None:
-        """Nothing is remembered."""
-        del policy
+    def init(self, policy: PolicyNetwork, costs: int = 0) -> Any:
+        """What the solver remembers."""
+        del costs
+        return self.solver.init(policy)
 
     def __call__(
-        self, policy: PolicyNetwork, samples: Samples, limits: Limits, state: None, key: PRNGKeyArray
-    ) -> tuple[PolicyNetwork, None, Report]:
+        self, policy: PolicyNetwork, samples: Samples, limits: Limits, state: Any, key: PRNGKeyArray
+    ) -> tuple[PolicyNetwork, Any, Report]:
         """One step."""
         del key
         region, slope, excess = self.region, limits.slope, limits.excess
@@ -72,10 +76,7 @@ class Natural:
             return ravel_pytree(policy_gradient(policy, samples, of))[0]
 
         product = trust_region.fisher_product(distribution, theta, region.damping, samples.average)
-
-        def natural(of: Array) -> tuple[Array, Array]:
-            return trust_region.conjugate_gradient(product, of, region.cg_iterations)
-
+        natural, remembered = self.solver.prepare(policy, samples, product, region, state)
         g = gradient(advantage)
         b = jnp.array([gradient(of) for of in cost_advantages]).reshape(len(cost_advantages), theta.size)
         ng, least = natural(g)
@@ -129,4 +130,4 @@ class Natural:
             entropy=after.entropy(),
             details=Details(search.tries, (g @ step) * spread * slope, diagnosis),
         )
-        return unravel(kept), None, report
+        return unravel(kept), unless(outcome == Outcome.NON_FINITE, state, remembered), report

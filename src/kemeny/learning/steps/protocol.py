@@ -3,7 +3,9 @@
 import enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning.networks import PolicyNetwork
 from kemeny.learning.samples import Samples
@@ -51,6 +53,11 @@ class Report(NamedTuple):
     """What only this kind of step can say: a named tuple whose fields are logged beside the others."""
 
 
+def unless(condition: Bool[Array, ""], old: Any, new: Any) -> Any:
+    """The old tree if the condition holds, otherwise the new one."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), old, new)
+
+
 @runtime_checkable
 class PolicyStep(Protocol):
     """A way to improve a policy, as an immutable object of its settings; pure and traceable.
@@ -63,8 +70,8 @@ class PolicyStep(Protocol):
         """Whether the step keeps limits on costs."""
         ...
 
-    def init(self, policy: PolicyNetwork) -> Any:
-        """What it remembers before the first step, as a pytree; None if nothing."""
+    def init(self, policy: PolicyNetwork, costs: int = 0) -> Any:
+        """What it remembers before the first step with so many costs to limit, as a pytree; None if nothing."""
         ...
 
     def __call__(

@@ -44,6 +44,11 @@ def fisher_product(
     return lambda x: transpose(curvature(jacobian(x)))[0] + damping * x
 
 
+def power_of_two(g: Vector) -> Float[Array, ""]:
+    """A factor that brings g to a size near 1 and rounds nothing: squares of a tiny gradient would underflow."""
+    return jnp.exp2(-jnp.clip(jnp.frexp(jnp.max(jnp.abs(g)))[1], -LARGEST_EXPONENT, LARGEST_EXPONENT).astype(g.dtype))
+
+
 def conjugate_gradient(
     product: Callable[[Vector], Vector], g: Vector, iterations: int
 ) -> tuple[Vector, Float[Array, ""]]:
@@ -51,8 +56,7 @@ def conjugate_gradient(
 
     It stops where the residual is a rounding error of g: going on would divide one such error by another.
     """
-    # By a power of two, which rounds nothing: squares of a tiny gradient would underflow.
-    scale = jnp.exp2(-jnp.clip(jnp.frexp(jnp.max(jnp.abs(g)))[1], -LARGEST_EXPONENT, LARGEST_EXPONENT).astype(g.dtype))
+    scale = power_of_two(g)
     g = g * scale
     enough = SMALLEST_RESIDUAL * (g @ g)
 
