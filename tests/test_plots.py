@@ -264,6 +264,13 @@ def test_a_costs_lambda_that_is_not_given_is_the_rewards_and_says_nothing_withou
     assert [curve.name for curve in group_runs([runs[0], left_open])] == ["ATRPO", "ACPO, speed ≤ 2"]
 
 
+def test_a_critics_lambda_is_named_where_it_is_its_own(tmp_path):
+    given = {"open": None, "meant": 0.95, "other": 0.9}
+    runs = [fake_run(tmp_path / name, [1.0], gae_lambda="auto", critic_gae_lambda=lam) for name, lam in given.items()]
+    shown = {curve.name: curve.runs for curve in group_runs(runs)}
+    assert shown == {"ATRPO": runs[:2], "ATRPO, critic gae lambda 0.9": runs[2:]}
+
+
 def test_settings_of_the_other_policy_step_say_nothing(tmp_path):
     natural = [fake_run(tmp_path / name, [1.0], policy_epochs=n) for name, n in (("a", 3), ("b", 10))]
     clipped = [fake_run(tmp_path / name, [1.0], step="clip", damping=d) for name, d in (("c", 0.1), ("d", 0.5))]

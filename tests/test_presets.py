@@ -79,6 +79,6 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
     assert (settings["cut"], settings["gae_lambda"], settings["steps"]) == (default, PAPER["gae_lambda"], 100)
     assert settings["log_std"] is None
     assert (
-        "Settings of the preset paper: --delta 0.01 --gae-lambda 0.95 --log-std None --reset-cost 100.0\n"
+        "Settings of the preset paper: --delta 0.01 --gae-lambda 0.95 --damping 0.01 --log-std None --reset-cost 100.0\n"
         in capsys.readouterr().out
     )

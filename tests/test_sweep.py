@@ -178,11 +178,11 @@ def test_a_second_ctrl_c_waits_for_nobody(directory):
 def test_a_sweep_can_be_added_to_and_its_runs_keep_their_names(directory):
     old = directory.plan(planned(2))
     assert directory.plan(planned(2)) == old
-    new = directory.plan(planned(3, gae_lambda=[0.95, 0.8]))  # 0.8 is the default
-    kept = {run.settings.seed: run.name for run in new if run.settings.gae_lambda == 0.8}
+    new = directory.plan(planned(3, gae_lambda=[0.95, "auto"]))  # which is the default
+    kept = {run.settings.seed: run.name for run in new if run.settings.gae_lambda == "auto"}
     assert [kept[0], kept[1]] == [run.name for run in old]
-    assert kept[2] == f"{ENV}-atrpo-gae_lambda=0.8-seed2"
-    assert [run.name for run in directory.plan(planned(3, gae_lambda=[0.95, 0.8]))] == [run.name for run in new]
+    assert kept[2] == f"{ENV}-atrpo-gae_lambda=auto-seed2"
+    assert [run.name for run in directory.plan(planned(3, gae_lambda=[0.95, "auto"]))] == [run.name for run in new]
 
 
 @pytest.mark.parametrize(

@@ -122,12 +122,14 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
         "gamma": DEFAULT_GAMMA if row.criterion is Discounted else None,
         "log_std": row.log_std,
         "cost_gae_lambda": settings["gae_lambda"],
-        "critic_gae_lambda": CRITIC_LAMBDA if settings["gae_lambda"] == "auto" else settings["gae_lambda"],
     }
     unused = set().union(*USED_BY.values()) - USED_BY[settings["step"]]
     unused |= set() if settings["cost"] else ONLY_WITH_LIMITS
+    critic_lambda = CRITIC_LAMBDA if settings["gae_lambda"] == "auto" else settings["gae_lambda"]
     unused |= set() if settings["reuse"] > 1 else {"reuse_region"}
     filled = {name: meant.get(name) if value is None else value for name, value in settings.items()}
+    if filled["critic_gae_lambda"] == critic_lambda:  # as if it were not given: it goes with the advantages' λ
+        filled["critic_gae_lambda"] = None
     return {name: value for name, value in filled.items() if name not in unused}
 
 
