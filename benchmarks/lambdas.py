@@ -2,7 +2,7 @@
 
     python benchmarks/lambdas.py RUN…
 
-For runs with `--gae-lambda auto`, from their newest checkpoints; `learning/lambda_choice.py` has the formulas. One table
+For runs with `--gae-lambda auto`, from their newest checkpoints (formulas: `learning/lambda_choice.py`). One table
 per run: the product of a λ with itself and its standard error; the cosine of its true gradient with that of the judge,
 the longest λ whose product is surely positive; and the gain of a step along its mean gradient, relative to the best.
 """
