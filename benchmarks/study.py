@@ -175,7 +175,7 @@ def keep(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
             sys.exit(f"{path} is no run of the study: there is no arm {arm} with a seed {seed}.")
         if not run.evaluations or run.evaluations[-1]["steps"] < settings.steps:
             sys.exit(f"{path} is not finished; go on with: kemeny resume {path}")
-        how = {"seed": evaluation_seed(settings.seed, 10**9), "costs": ("speed",)}
+        how = {"seed": evaluation_seed(settings.seed, 10**9), "costs": settings.cost}
         final = kemeny.evaluate(run.policy, run.config["env"], FINAL, **how).record()
         if settings.limit:  # which holds for the policy that explores
             exploring = kemeny.evaluate(run.policy, run.config["env"], FINAL, **how, explore=True)
