@@ -116,6 +116,14 @@ def test_lambdas_whose_advantages_are_noise_are_not_asked():
     assert choice.index == 1
 
 
+def test_a_gain_is_per_length_of_the_step():
+    """All agree alike with the judge; one of them is twice as short as the others."""
+    choice = chosen_after(BATCHES_BEFORE_A_CHOICE + 1, [RIGHT] * 6, NOISIER)
+    length = jnp.ones(6).at[4].set(0.25)
+    equal = dataclasses.replace(choice, product=jnp.ones((6, 6)), square=jnp.ones(6), length=length)
+    assert lambda_choice._best(equal) == 4
+
+
 def test_the_first_batches_choose_nothing():
     assert chosen_after(BATCHES_BEFORE_A_CHOICE, [RIGHT] * 6, NOISIER).index == FIRST
     assert LAMBDAS[FIRST] == 0.9
