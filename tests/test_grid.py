@@ -33,6 +33,11 @@ def test_every_combination_with_every_seed():
     ]  # fmt: skip
 
 
+def test_more_collectors_than_environments_by_default_fit_more_environments():
+    (run,) = Grid.of({"env": "A", "collectors": 25, "num_envs": 50}).runs()
+    assert (run.settings.collectors, run.settings.num_envs) == (25, 50)
+
+
 def test_a_preset_is_the_default_of_what_is_not_given():
     plain, paper = Grid.of({"env": "A", "preset": ["default", "paper"], "delta": 0.5}).runs()
     assert plain.settings == from_flat({"delta": 0.5})

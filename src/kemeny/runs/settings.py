@@ -231,7 +231,8 @@ class Settings:
             raise UserError(f"--hidden is {hidden}; it must have at most {MOST_WEIGHTS:,} weights in all.")
         if self.collectors > self.num_envs:
             raise UserError(
-                f"--collectors is {self.collectors}; it must be at most the number of environments, {self.num_envs}."
+                f"{self.collectors} collectors (--collectors) cannot share {self.num_envs} environments (--num-envs): "
+                "each needs one."
             )
         if self.batch_size % self.num_envs:
             near = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
