@@ -92,5 +92,5 @@ def test_a_run_with_collectors_resumes_exactly(tmp_path):
 
 
 def test_more_collectors_than_environments(tmp_path):
-    with pytest.raises(UserError, match="5 collectors .--collectors. cannot share 4 environments"):
+    with pytest.raises(UserError, match=r"5 collectors \(--collectors\) cannot share 4 environments"):
         kemeny.train("InvertedPendulum-v5", out=tmp_path / "run", **TINY, collectors=5)

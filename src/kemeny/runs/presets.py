@@ -12,6 +12,7 @@ PAPER: dict[str, Any] = {
     "gae_lambda": 0.95,
     "damping": 0.01,
     "log_std": None,
+    "critic_l2": 3e-3,
     "cut": 5_000,
     "reset_cost": 100.0,
 }
@@ -27,7 +28,6 @@ QUEUES: dict[str, Any] = {
     "next_value": "expected",
     "cut": 10**9,
     "critic_unit": "targets",
-    "critic_l2": 0.0,
     "critic_step_size": 1e-3,
     "critic_epochs": 5,
     "critic_minibatch": 500,
