@@ -19,6 +19,8 @@ from kemeny.learning.learner import init
 from kemeny.learning.rare_events import memory_for
 from kemeny.learning.reset_cost import LARGEST, STEP, FallTarget, ResetCost
 from kemeny.learning.running_mean import RunningMean
+from kemeny.learning.settings import TrustRegion
+from kemeny.learning.steps.natural import Natural
 from kemeny.learning.update import update
 from kemeny.runs import out_of_reach
 from kemeny.runs.assembly import make_learner
@@ -143,18 +145,23 @@ class Falls(ModelSource):
 
 @pytest.mark.slow
 def test_reaches_the_optimum_under_a_limit_on_rare_falls():
-    """One fall in 1,000 steps: two per batch. The optimum hurries until it leans too far."""
-    mdp, limit, iterations = walker(), 1e-3, 240
+    """One fall in 1,000 steps: two per batch. The optimum hurries until it leans too far.
+
+    A policy swings around a limit that it sees through a memory, the less the smaller its steps.
+    """
+    mdp, limit, iterations = walker(), 1e-3, 300
     best = linear_programme(mdp, limit)
     assert best.gain < 0.97 * linear_programme(mdp).gain
     source = Falls(mdp, [mdp.costs], num_envs=40, batch_length=50)
-    learner = dataclasses.replace(learner_of(limit, iterations=iterations), cost_memory=(5,))
+    learner = learner_of(limit, iterations=iterations)
+    learner = dataclasses.replace(learner, cost_memory=(5,), step=Natural(TrustRegion(delta=0.003)))
     state, found = None, []
     for _ in range(iterations // 20):
         state, _ = source.learn(learner, 20, state)
         policy = source.policy(state)
         found.append([mdp.evaluate(policy).rho, mdp.evaluate(policy, signal="cost").rho])
-    gain, falls = np.mean(found[-4:], 0)
+    gain, falls = np.mean(found[-8:], 0)
+    print(np.round(found, 5).tolist(), gain / best.gain, falls / limit)
     assert gain >= 0.95 * best.gain
     assert 0.5 * limit <= falls <= 1.5 * limit
 
@@ -302,7 +309,8 @@ def test_a_run_goes_on_exactly(settings, tmp_path):
     assert same_numbers(whole, resumed)
     last = whole.metrics[-1]
     if "cost" in settings:
-        assert whole.metrics[0]["cost"][0] == whole.metrics[0]["falls"] / 200 > 0
+        assert whole.metrics[0]["cost"][0] == pytest.approx(whole.metrics[0]["falls"] / 200)
+        assert whole.metrics[0]["falls"] > 0
         assert last["running_cost"][0] == pytest.approx(np.mean([record["cost"][0] for record in whole.metrics]))
     else:
         assert last["reset_cost"] != whole.metrics[0]["reset_cost"] == 100
