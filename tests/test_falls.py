@@ -161,7 +161,6 @@ def test_reaches_the_optimum_under_a_limit_on_rare_falls():
         policy = source.policy(state)
         found.append([mdp.evaluate(policy).rho, mdp.evaluate(policy, signal="cost").rho])
     gain, falls = np.mean(found[-8:], 0)
-    print(np.round(found, 5).tolist(), gain / best.gain, falls / limit)
     assert gain >= 0.95 * best.gain
     assert 0.5 * limit <= falls <= 1.5 * limit
 

@@ -71,5 +71,6 @@ def charged(rollout: Rollout, cost: ResetCost | None) -> tuple[Float[Recorded, "
     """The signals of a batch, with what each fall costs now subtracted from the reward, unless that has been done."""
     if cost is None:
         return rollout.signals
+    assert rollout.fall is not None, "falls are to be charged"
     reward, *costs = rollout.signals
     return (reward - jnp.where(rollout.fall, cost.value, 0), *costs)
