@@ -6,7 +6,7 @@ import pytest
 
 import kemeny
 from kemeny.errors import RunError, UserError
-from kemeny.runs import loop
+from kemeny.runs import out_of_reach
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.settings import from_flat
 
@@ -98,7 +98,7 @@ def test_a_cost_that_is_no_number_is_named(tmp_path):
 
 def test_a_limit_that_no_policy_keeps_is_said(tmp_path, monkeypatch):
     """Training goes on in recovery, and after a while says so, with the lowest cost so far; once."""
-    monkeypatch.setattr(loop, "RECOVERIES_BEFORE_A_MESSAGE", 3)
+    monkeypatch.setattr(out_of_reach, "RECOVERIES_BEFORE_A_MESSAGE", 3)
     listener = Listener()
     run = kemeny.train(Push, out=tmp_path / "run", cost="energy", limit=0.5, observers=[listener], **TINY)
     records = run.metrics

@@ -195,6 +195,8 @@ ELSEWHERE = {
     "cost": "test_constraints.py",
     "limit": "test_constraints.py",
     "cost_gae_lambda": "test_constraints.py",
+    "cost_memory": "test_falls.py",
+    "fall_target": "test_falls.py",
     "episodic": "test_collect.py",
     "backtrack": "test_trust_region.py",
     "backtrack_tries": "test_trust_region.py",

@@ -25,8 +25,9 @@ class Rollout(NamedTuple):
     action: Num[Array, "time env *act"]
     """aₜ as the policy drew it, before any clipping to the bounds of the environment."""
     signals: tuple[Float[Array, "time env"], ...]
-    """Reward first (less the reset cost where the agent fell), then each cost. Each in an array of its own, so that it
-    is summed in the same order however many there are: a limit that never binds then changes nothing, bit for bit."""
+    """Reward first (less the reset cost where the agent fell, unless `fall` is given), then each cost. Each in an array
+    of its own, so that it is summed in the same order however many there are: a limit that never binds then changes
+    nothing, bit for bit."""
     next_observation: Float[Array, "time env obs"]
     """sₜ₊₁: after a fall on a continuing task the fresh start state, after a cut the state that was cut off."""
     terminal: Bool[Array, "time env"]
@@ -38,6 +39,8 @@ class Rollout(NamedTuple):
     each environment would over-weight those from which the agent survives.)"""
     outcomes: Outcomes | None = None
     """If it is known and used."""
+    fall: Bool[Array, "time env"] | None = None
+    """Which steps ended in a fall, if the learner is to charge them (`--reset-cost auto`)."""
 
     @property
     def steps(self) -> int:

@@ -119,7 +119,7 @@ class Copies:
         if self._costs or says:
             info = VectorInfo(values[4], self._fresh, self.name)
             seen = observation[:, : self.spec.features]
-            costs = read_costs(self._costs, info, meant, seen, actions, reward, self.name)
+            costs = read_costs(self._costs, info, meant, seen, actions, reward, terminated, self.name)
             regeneration = info.flag(REGENERATION) if says else regeneration
         return Step(observation, reward, terminated, truncated, costs, regeneration)
 

@@ -91,7 +91,7 @@ class EnvPoolPool:
         terminated = done & ~cut
         truncated = self._clock.end(terminated, cut)
         observation = self._rows(state)
-        costs = self._read_costs(observation, reward, state)
+        costs = self._read_costs(observation, reward, terminated, state)
         return Step(observation, reward, terminated, truncated, costs, np.zeros(len(reward), bool))
 
     def fast_forward(self, restarts: np.ndarray) -> None:
@@ -122,14 +122,16 @@ class EnvPoolPool:
         rows = [part.rows(state[i]) for part, i in self._parts]
         return rows[0] if len(rows) == 1 else np.concatenate(rows, 1)
 
-    def _read_costs(self, observation: np.ndarray, reward: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+    def _read_costs(
+        self, observation: np.ndarray, reward: np.ndarray, terminated: np.ndarray, state: list[np.ndarray]
+    ) -> np.ndarray:
         costs = np.empty((len(reward), len(self._costs)))
         if not self._costs:
             return costs
         info = {key: state[i] for key, i in self._info_keys.items()}
         for k, cost in enumerate(self._costs):
             if isinstance(cost, str):
-                costs[:, k] = read_cost(cost, info)
+                costs[:, k] = read_cost(cost, info, terminated)
             else:  # a function sees one environment at a time, as it does with Gymnasium
                 for row in range(len(reward)):
                     row_info = {key: value[row] for key, value in info.items()}

@@ -306,7 +306,7 @@ class Block:
         for k, cost in enumerate(self._costs):
             if isinstance(cost, str):
                 refuse_names([cost], info, self.name)
-                value = read_cost(cost, info)
+                value = read_cost(cost, info, step.terminated[row])
                 if np.asarray(value).dtype.kind not in "biuf":
                     raise UserError(f"{self.name} has a cost {cost!r} that is not a number: {value!r}.")
             else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kemeny.envs.costs import Cost, call_cost, read_cost, refuse_names
+from kemeny.envs.costs import FALL, Cost, call_cost, read_cost, refuse_names
 from kemeny.errors import UserError
 
 FINAL_OBS, FINAL_INFO = "final_obs", "final_info"
@@ -84,13 +84,14 @@ def read_costs(
     observation: np.ndarray,
     action: np.ndarray,
     reward: np.ndarray,
+    terminated: np.ndarray,
     env: str,
 ) -> np.ndarray:
     """(n, K) costs of a step of all n copies; only the rows of `copies` are meant, the others may be anything."""
     values = np.zeros((len(reward), len(costs)))
     for k, cost in enumerate(costs):
         if isinstance(cost, str):
-            values[:, k] = _named(cost, info, copies, env)
+            values[:, k] = terminated if cost == FALL else _named(cost, info, copies, env)
         else:  # a function sees one copy at a time, as it does with any other pool
             for i in copies.tolist():
                 values[i, k] = call_cost(cost, observation[i], action[i], float(reward[i]), info.row(i))

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from kemeny.cluster import HERE, Place
+from kemeny.envs.costs import FALL
 from kemeny.envs.faults import LARGEST, TRIES, usable
 from kemeny.envs.names import EnvLike, as_environment
 from kemeny.envs.pool import DEFAULT_SIMULATION, Farsighted, make_pool
@@ -61,6 +62,7 @@ class Collector:
         """
         self.seed, self.batch_length, self.num_envs, self.costs = seed, batch_length, num_envs, len(costs)
         self.observer, self.task, self.goal_seen = observer, task, False
+        self._fall_costs = [number for number, cost in enumerate(costs) if cost == FALL]
         self.steps = 0
         """Steps of each environment so far."""
         run = {"env": env, "task": task, "batch_length": batch_length, "seed": seed, "costs": costs}
@@ -154,7 +156,7 @@ class Collector:
         batch.start_observation[:] = self.starts.latest()
         self.steps += self.batch_length
         self._check(batch)
-        self._charge_ends(batch, np.concatenate([part.fell for part in taken], 1))
+        batch = self._charge_ends(batch, np.concatenate([part.fell for part in taken], 1))
         self._history.remember(batch.action, self.crew.since_restart)
         if self._outlook is not None:
             batch = with_outcomes(self._outlook, batch)
@@ -214,27 +216,39 @@ class Collector:
             self._outlook.close()
         self.crew.close()
 
-    def _charge_ends(self, batch: Rollout, ended: np.ndarray) -> None:
-        """Falls cost, goals do not; the first goal is said. `ended` is empty of ends on an episodic task."""
+    def _charge_ends(self, batch: Rollout, ended: np.ndarray) -> Rollout:
+        """Falls cost, goals do not; the first goal is said. `ended` is empty of ends on an episodic task.
+
+        If the learner finds the reset cost, it is told of the falls instead.
+        """
+        automatic = self.task.meant_fall_target is not None
         self._tell_of_charged_goals(batch.signals[0], ended)
-        goals = charge(batch.signals[0], ended, self.task.reset_cost)
+        if automatic:
+            goals = find_goals(batch.signals[0], ended)
+        else:
+            goals = charge(batch.signals[0], ended, self.task.given_reset_cost)
         falls = batch.terminal if self.task.episodic else ended & ~goals
+        for cost in self._fall_costs:
+            batch.signals[1 + cost][goals] = 0
         self._falls += [part.sum() for part in np.split(falls, self._ends[:-1], 1)]
         if goals.any() and not self.goal_seen:
             self.goal_seen = True
             self.observer.say(
                 f"A trajectory ended with the reward {batch.signals[0][goals][0]:g}, far above the usual ones "
                 f"(mean {batch.signals[0][~ended].mean():.3g}): it is taken for a goal, which costs nothing. Other "
-                f"ends are falls and cost {RESET_COST:g}. If that is wrong, set --reset-cost: it is for every end."
+                f"ends are falls and cost {'what makes them rare' if automatic else f'{RESET_COST:g}'}. If that is "
+                "wrong, set --reset-cost: it is for every end."
             )
+        return batch._replace(fall=falls) if automatic else batch
 
     def _tell_of_charged_goals(self, reward: np.ndarray, ended: np.ndarray) -> None:
         """A reset cost that the user gave is for every end; if some look like goals, that is said once."""
-        if self.task.reset_cost and not self.goal_seen and ended.any() and (goals := find_goals(reward, ended)).any():
+        given = self.task.given_reset_cost
+        if given and not self.goal_seen and ended.any() and (goals := find_goals(reward, ended)).any():
             self.goal_seen = True
             self.observer.say(
                 f"A trajectory ended with the reward {reward[goals][0]:g}, far above the usual ones, as if at a goal; "
-                f"it costs --reset-cost {self.task.reset_cost:g} like every end. If goals are to cost nothing, leave "
+                f"it costs --reset-cost {given:g} like every end. If goals are to cost nothing, leave "
                 "--reset-cost out."
             )
 

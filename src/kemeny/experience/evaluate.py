@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from kemeny.envs.costs import FALL
 from kemeny.envs.faults import Faults
 from kemeny.envs.names import EnvLike, as_environment
 from kemeny.envs.pool import DEFAULT_SIMULATION, Pool, Step, make_halves, seed_of
@@ -71,16 +72,20 @@ def evaluate(
             faults = Faults(pool, simulation.restart_faulty, first_env)
             first = FirstTrajectory(pool, len(costs)) if keep_trajectory and first_env == 0 else None
             halves.append(_Trajectories(pool, first_env, faults, actor, rngs, len(costs), record, usual, first))
-        longest, found = _run(halves, record, protocol.eval_max_steps, long_run)
+        fall_costs = tuple(number for number, cost in enumerate(costs) if cost == FALL)
+        longest, found = _run(halves, record, protocol.eval_max_steps, long_run, fall_costs)
     first, lengths = halves[0].first, np.concatenate([half.lengths for half in halves])
     bound = usual.bound if reset_cost is None else np.inf
+    average_costs = np.concatenate([half.spent / half.lengths[:, None] for half in halves])
+    for number in fall_costs:  # whose mean over trajectories is then falls per step, however long each of them is
+        average_costs[:, number] = np.concatenate([half.fell(bound) for half in halves]) / lengths.mean()
     return Evaluation(
         {
             horizon: np.concatenate([half.returns.get(horizon, half.total) for half in halves])
             for horizon in (*(horizon for horizon in HORIZONS if horizon < longest), longest)
         },
         lengths,
-        np.concatenate([half.spent / half.lengths[:, None] for half in halves]),
+        average_costs,
         sum(half.faults.count for half in halves),
         falls=Falls.of(sum(half.falls(bound) for half in halves), lengths, longest),
         long_run=found,
@@ -90,7 +95,11 @@ def evaluate(
 
 
 def _run(
-    halves: list["_Trajectories"], record: Record | None, max_steps: int, protocol: LongRunProtocol | None
+    halves: list["_Trajectories"],
+    record: Record | None,
+    max_steps: int,
+    protocol: LongRunProtocol | None,
+    fall_costs: tuple[int, ...],
 ) -> tuple[int, LongRun | None]:
     """Run all trajectories; how far each went unless it fell, and what the long run is."""
     first = sum(half.first.bytes_per_step for half in halves if half.first is not None)
@@ -110,7 +119,9 @@ def _run(
                     half.begin()
         if protocol is None or record is None:
             return until, None
-        found = long_run(record.series(), reset_cost=protocol.reset_cost, warm_up=protocol.warm_up)
+        found = long_run(
+            record.series(), reset_cost=protocol.reset_cost, warm_up=protocol.warm_up, fall_costs=fall_costs
+        )
         if until == max_steps or protocol.is_met_by(found.reward.precision):
             cycles = Cycles.estimates([half.cycles for half in halves])
             return until, dataclasses.replace(found, regenerative=cycles)
@@ -185,8 +196,12 @@ class _Trajectories:
             self._count(step, failed, ended)
 
     def falls(self, bound: float) -> int:
-        """How many fell at their first end: it was neither a cut nor, by a reward above the bound, a goal."""
-        return int(np.count_nonzero(self.ended_with <= bound))
+        """How many fell at their first end."""
+        return int(np.count_nonzero(self.fell(bound)))
+
+    def fell(self, bound: float) -> np.ndarray:
+        """Which fell at their first end: it was neither a cut nor, by a reward above the bound, a goal."""
+        return self.ended_with <= bound
 
     def _count_all(self, step: Step) -> None:
         """Count a step of all that ends nothing."""

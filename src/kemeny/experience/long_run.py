@@ -101,16 +101,25 @@ class LongRun:
         return {**plain, **estimates, "costs": [cost.record() for cost in self.costs] or None}
 
 
-def long_run(series: Series, *, reset_cost: float | None = None, warm_up: int | None = None) -> LongRun:
+def long_run(
+    series: Series,
+    *,
+    reset_cost: float | None = None,
+    warm_up: int | None = None,
+    fall_costs: tuple[int, ...] = (),
+) -> LongRun:
     """The averages of these trajectories; `warm_up` is the number of steps to leave out, chosen if it is None.
 
-    With `reset_cost` None a fall costs 100 and a goal nothing, as in training.
+    With `reset_cost` None a fall costs 100 and a goal nothing, as in training. `fall_costs` are the numbers of the
+    costs that count ends: goals are taken out of them.
     """
     blocks, trajectories = series.reward.shape
     ends, after = series.ends, slice(_blocks_left_out(series, warm_up), None)
     left_out = after.start * series.length
     goals = ends.terminated & (ends.reward > (series.bound if reset_cost is None else np.inf))
     falls = ends.terminated & ~goals
+    if fall_costs and goals.any():
+        series = _without_goals(series, goals, fall_costs)
     late = ends.time >= left_out
     steps = (blocks - after.start) * series.length
     reward = average(series.reward[after])
@@ -129,6 +138,15 @@ def long_run(series: Series, *, reset_cost: float | None = None, warm_up: int | 
         cuts=int(np.count_nonzero(~ends.terminated & late)),
         reset_cost=cost,
     )
+
+
+def _without_goals(series: Series, goals: np.ndarray, fall_costs: tuple[int, ...]) -> Series:
+    """The same, with ends that were goals taken out of these costs."""
+    costs = series.costs.copy()
+    time, trajectory = series.ends.time[goals] // series.length, series.ends.trajectory[goals]
+    for number in fall_costs:
+        np.subtract.at(costs[:, :, number], (time, trajectory), 1 / series.length)
+    return series._replace(costs=costs)
 
 
 def _charged(series: Series, falls: np.ndarray, cost: float) -> np.ndarray:

@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from kemeny.ranges import Above, AtLeast, Between
+from kemeny.ranges import Above, AtLeast, AtMost, Between
 
 BestBy = Literal["return", "average", "falls", "limits"]
 """What the best policy of a run is chosen by."""
 RESET_COST = 100.0
 """What a fall costs where nothing else is said (§6.2)."""
+FALL_TARGET = 1e-4
+"""Falls per step: one in the longest trajectory of an evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +19,30 @@ class Task:
 
     episodic: bool = False
     """End an episode at a fall or at the environment's time limit, instead of restarting at a cost and going on."""
-    reset_cost: Annotated[float | None, AtLeast(0)] = None
+    reset_cost: Annotated[float | Literal["auto"] | None, AtLeast(0)] = None
     """Subtracted from the reward of a step that ends in a fall, on a continuing task [100 for a fall, nothing for a
-    goal, which is an end whose reward is far above the usual ones]."""
+    goal, which is an end whose reward is far above the usual ones]; `auto`: what makes falls as rare as
+    --fall-target."""
+    fall_target: Annotated[float | None, Above(0), AtMost(1)] = None
+    """With --reset-cost auto: falls per step that are aimed at [0.0001, one in 10,000 steps]."""
     cut: Annotated[int, AtLeast(2)] = 1_000
     """Steps after which a continuing trajectory is cut, bootstrapped and restarted from a start state."""
     long_cut: Annotated[int | None, AtLeast(3)] = None
     """The same for a share of the environments, whose trajectories are longer [all are cut after --cut steps]."""
     long_share: Annotated[float, Between(0, 1)] = 0.5
     """Share of the environments that are cut after --long-cut steps, if that is given."""
+
+    @property
+    def given_reset_cost(self) -> float | None:
+        """The reset cost as it was given; None if it was not."""
+        return None if isinstance(self.reset_cost, str) else self.reset_cost
+
+    @property
+    def meant_fall_target(self) -> float | None:
+        """Falls per step that the reset cost is to lead to; None if the reset cost does not depend on falls."""
+        if self.reset_cost != "auto":
+            return None
+        return FALL_TARGET if self.fall_target is None else self.fall_target
 
     def long_envs(self, num_envs: int) -> int:
         """How many of the environments are cut after `long_cut` steps."""

@@ -31,7 +31,7 @@ USED_BY = {
     "project": {field.name for group in (Passes, Projection) for field in dataclasses.fields(group)} | BACKTRACKING,
 }
 """Settings that only some kinds of policy step use."""
-ONLY_WITH_LIMITS = {"cost_gae_lambda", "multiplier_step_size"}
+ONLY_WITH_LIMITS = {"cost_gae_lambda", "cost_memory", "multiplier_step_size"}
 
 
 def open_runs(given: RunLike | Sequence[RunLike]) -> list[Run]:

@@ -9,6 +9,7 @@ from kemeny.learning.advantages import Lambda, gae
 from kemeny.learning.lambda_choice import LAMBDAS
 from kemeny.learning.learner import Learner, State
 from kemeny.learning.luck import mean_value, share_to_remove
+from kemeny.learning.reset_cost import charged
 from kemeny.learning.samples import Samples
 from kemeny.rollout import Rollout, flatten
 
@@ -67,8 +68,9 @@ def estimate(
     log_prob_now = state.policy(flatten(x)).log_prob(flatten(rollout.action))
     ratio = None if log_prob is None else jnp.exp(log_prob_now.reshape(log_prob.shape) - log_prob)
     kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
+    signals = charged(rollout, state.reset_cost)
     advantages, targets, estimates = [], [], []
-    for number, (signal, critic) in enumerate(zip(rollout.signals, state.critics, strict=True)):
+    for number, (signal, critic) in enumerate(zip(signals, state.critics, strict=True)):
         value = critic(x)
         next_value = jnp.where(rollout.terminal, 0, critic(next_x))
         lam = lambda_of(learner, state, number)

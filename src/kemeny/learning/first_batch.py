@@ -33,7 +33,10 @@ def prepare(learner: Learner, state: State, rollout: Rollout) -> State:
         for critic, signal in zip(state.critics, rollout.signals, strict=True)
     )
     filled = state.normalizer.filled(flatten(rollout.observation))
-    return dataclasses.replace(state, normalizer=filled, critics=critics)
+    reset_cost = state.reset_cost
+    if reset_cost is not None and learner.fall_target is not None:
+        reset_cost = reset_cost.settled(learner.fall_target, critics[0].unit)
+    return dataclasses.replace(state, normalizer=filled, critics=critics, reset_cost=reset_cost)
 
 
 def _with_unit(critic: Critic, criterion: Criterion, signal: Float[Array, "time env"], ends: Array) -> Critic:

@@ -14,6 +14,8 @@ from kemeny.learning.lambda_choice import LambdaChoice
 from kemeny.learning.memory import Memory, empty
 from kemeny.learning.networks import Critic, PolicyNetwork
 from kemeny.learning.normalizer import Normalizer
+from kemeny.learning.reset_cost import FallTarget, ResetCost
+from kemeny.learning.running_mean import RunningMean
 from kemeny.learning.settings import CriticFit, Networks
 from kemeny.learning.steps.natural import Natural
 from kemeny.learning.steps.protocol import PolicyStep
@@ -32,6 +34,10 @@ class Learner(eqx.Module):
     criterion: Criterion = eqx.field(static=True, default=Average())
     limits: tuple[float, ...] = eqx.field(static=True, default=())
     """Upper limit of each cost, in the criterion's units."""
+    cost_memory: tuple[int, ...] = eqx.field(static=True, default=())
+    """Batches over which each cost is averaged before it is compared with its limit; empty: 1 for all."""
+    fall_target: FallTarget | None = eqx.field(static=True, default=None)
+    """How rare falls are to be made by the reset cost; None: the reset cost is given, and subtracted already."""
     gae_lambda: float | None = eqx.field(static=True, default=0.8)
     """λ of the reward's advantages; None: chosen from the data (`lambda_choice.py`)."""
     cost_gae_lambda: float | None = eqx.field(static=True, default=0.8)
@@ -79,6 +85,10 @@ class State(eqx.Module):
     """The batches before the newest; None if they are not reused."""
     lambda_choice: LambdaChoice | None = None
     """What earlier batches say of each λ; None if λ is given."""
+    running_costs: RunningMean | None = None
+    """The costs of the last batches; None if the newest batch alone is compared with the limits."""
+    reset_cost: ResetCost | None = None
+    """What a fall costs; None if that is given."""
     behind: Behaviour | None = None
     """Who acts in the next batch, if not this state's policy but the one before it."""
 
@@ -114,5 +124,7 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
         objective=jnp.full(len(critics), jnp.nan, jnp.float32),
         memory=memory,
         lambda_choice=lambda_choice.init(policy) if learner.gae_lambda is None else None,
+        running_costs=RunningMean.init(len(learner.limits)) if any(m > 1 for m in learner.cost_memory) else None,
+        reset_cost=None if learner.fall_target is None else ResetCost.init(learner.fall_target),
         behind=Behaviour(policy, normalizer) if learner.pipeline else None,
     )

@@ -17,7 +17,9 @@ from kemeny.learning.critic import annealed, refit
 from kemeny.learning.estimates import Estimate
 from kemeny.learning.first_batch import prepare
 from kemeny.learning.learner import Learner, State
+from kemeny.learning.reset_cost import ResetCost
 from kemeny.learning.reuse import ImportanceMetrics, estimate_all, importance_metrics
+from kemeny.learning.running_mean import RunningMean
 from kemeny.learning.samples import Samples
 from kemeny.learning.steps.protocol import Limits, Outcome, Report
 from kemeny.rollout import Rollout, flatten
@@ -41,6 +43,7 @@ class Metrics(NamedTuple):
     importance: ImportanceMetrics | None
     step: Report
     costs: "CostMetrics | None"
+    reset: "ResetMetrics | None"
     critics: "CriticMetrics"
 
 
@@ -50,6 +53,21 @@ class CostMetrics(NamedTuple):
     cost: Float[Array, " cost"]
     violation: Float[Array, " cost"]
     realised_cost_change: Float[Array, " cost"]
+    running: "RunningCostMetrics | None"
+
+
+class RunningCostMetrics(NamedTuple):
+    """The costs over the last batches, one entry per cost."""
+
+    running_cost: Float[Array, " cost"]
+    running_cost_error: Float[Array, " cost"]
+
+
+class ResetMetrics(NamedTuple):
+    """What a fall cost in this batch, if that is looked for."""
+
+    reset_cost: Float[Array, ""]
+    fall_rate: Float[Array, ""]
 
 
 class CriticMetrics(NamedTuple):
@@ -100,6 +118,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
     seen = state.normalizer.update(flatten(rollout.observation))
     behind = state.behaviour if learner.pipeline else None
     state = prepare(learner, state, rollout)
+    reset = _next_reset_cost(learner, state, rollout)
     samples, estimates, memory = estimate_all(learner, state, rollout)
     reward, costs = estimates[0], estimates[1:]
     choice = state.lambda_choice
@@ -107,7 +126,10 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         x, action = flatten(state.normalizer(rollout.observation)), flatten(rollout.action)
         choice = lambda_choice.judge(choice, state.policy, x, action, reward.candidates)
     key, critic_key = jax.random.split(state.key)
-    limits = _limits(learner, costs)
+    running = state.running_costs
+    if running is not None:
+        running = running.add(jnp.stack([cost.objective for cost in costs]), learner.cost_memory)
+    limits = _limits(learner, costs, running)
     policy, step, report = learner.step(
         state.policy, samples, limits, state.step, jax.random.fold_in(critic_key, STEP_STREAM)
     )
@@ -126,7 +148,8 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         gae_lambda=None if state.lambda_choice is None else state.lambda_choice.value,
         importance=importance_metrics(samples),
         step=report,
-        costs=CostMetrics(objective[1:], limits.excess, realised[1:]) if costs else None,
+        costs=CostMetrics(objective[1:], limits.excess, realised[1:], _running_metrics(running)) if costs else None,
+        reset=_reset_metrics(state.reset_cost, reset),
         critics=CriticMetrics(jnp.zeros(len(estimates)), jnp.array(False)),
     )
     improved = dataclasses.replace(
@@ -140,12 +163,31 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         objective=objective,
         memory=memory,
         lambda_choice=choice,
+        running_costs=running,
+        reset_cost=reset,
         behind=behind,
     )
     step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
     return improved, samples, _CriticWork(step_size, critic_key), metrics
 
 
-def _limits(learner: Learner, costs: tuple[Estimate, ...]) -> Limits:
+def _limits(learner: Learner, costs: tuple[Estimate, ...], running: RunningMean | None) -> Limits:
+    """How far each limit is exceeded: by the newest batch, or by the mean over the last ones."""
+    if running is not None:
+        return Limits(running.mean - jnp.array(learner.limits), learner.criterion.slope)
     excess = jnp.array([cost.objective - limit for cost, limit in zip(costs, learner.limits, strict=True)])
     return Limits(excess, learner.criterion.slope)
+
+
+def _running_metrics(running: RunningMean | None) -> RunningCostMetrics | None:
+    return None if running is None else RunningCostMetrics(running.mean, running.error)
+
+
+def _next_reset_cost(learner: Learner, state: State, rollout: Rollout) -> ResetCost | None:
+    if state.reset_cost is None or learner.fall_target is None:
+        return None
+    return state.reset_cost.after(learner.fall_target, rollout)
+
+
+def _reset_metrics(now: ResetCost | None, after: ResetCost | None) -> ResetMetrics | None:
+    return None if now is None or after is None else ResetMetrics(now.value, after.falls.mean[0])

@@ -10,8 +10,10 @@ from kemeny.envs.names import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
 from kemeny.experience.part import allocate
+from kemeny.experience.settings import RESET_COST
 from kemeny.experience.source import Source
 from kemeny.learning.learner import Learner, State, init
+from kemeny.learning.reset_cost import FallTarget
 from kemeny.learning.steps.clip import Clip
 from kemeny.learning.steps.kronecker import KroneckerFactors
 from kemeny.learning.steps.natural import Natural
@@ -44,10 +46,13 @@ def make_learner(settings: Settings) -> Learner:
             f"The step {settings.step} keeps no limits on costs, and {settings.algorithm} is for limits: "
             f"leave out --step {settings.step}, or use an algorithm without limits."
         )
+    target = settings.task.meant_fall_target
     return Learner(
         iterations=settings.iterations,
         criterion=settings.criterion,
         limits=settings.limit,
+        cost_memory=settings.meant_cost_memory,
+        fall_target=None if target is None else FallTarget(target, RESET_COST),
         gae_lambda=settings.given_gae_lambda,
         cost_gae_lambda=settings.given_gae_lambda if settings.cost_gae_lambda is None else settings.cost_gae_lambda,
         critic_gae_lambda=settings.meant_critic_gae_lambda,
@@ -62,6 +67,8 @@ def make_learner(settings: Settings) -> Learner:
 def make_state(learner: Learner, settings: Settings, spec: Spec) -> State:
     """The state before the first batch."""
     room = allocate(spec, settings.batch_length, settings.num_envs, len(settings.cost)) if settings.reuse > 1 else None
+    if room is not None and learner.fall_target is not None:
+        room = room._replace(fall=np.zeros(room.cut.shape, bool))
     return init(learner, spec, jax.random.key(settings.seed), room)
 
 

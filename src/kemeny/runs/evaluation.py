@@ -89,7 +89,7 @@ def evaluate(
     if subject.task.episodic:
         _refuse_long_run(given, "of an episodic run")
     if reset_cost is None:
-        given = dataclasses.replace(given, reset_cost=subject.task.reset_cost)
+        given = dataclasses.replace(given, reset_cost=subject.task.given_reset_cost)
     result = run_protocol(
         subject.policy,
         subject.env,

@@ -19,7 +19,6 @@ from kemeny.experience.evaluate import evaluate, evaluation_seed
 from kemeny.experience.evaluation import Evaluation
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.arrays import bounds, from_arrays, to_arrays
-from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome
 from kemeny.learning.update import Metrics, plain_fields, update
 from kemeny.observers import Observer, Observers
@@ -30,10 +29,8 @@ from kemeny.runs.disk import Disk
 from kemeny.runs.interrupts import CallbackObserver, Interrupted, Stop
 from kemeny.runs.load import policy_of
 from kemeny.runs.logs import Logs, plain
-from kemeny.runs.settings import Settings, cost_names
-
-RECOVERIES_BEFORE_A_MESSAGE = 50
-"""Steps in a row that only reduced cost, after which the user hears of it."""
+from kemeny.runs.out_of_reach import watch
+from kemeny.runs.settings import Settings
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -101,8 +98,7 @@ class _Loop:
         self.learner, self.length = make_learner(settings), run.length
         everyone = Observers(observers)
         past = [record for record in run.metrics if saved is not None and record["steps"] <= saved.facts["steps"]]
-        limits = LimitsOutOfReach(settings, past if settings.limit else [], everyone.say)
-        self.observer = Observers([*observers, limits] if settings.limit else observers)
+        self.observer = Observers([*observers, *watch(settings, env.name, past, everyone.say)])
         snapshot = None if saved is None else saved.under("collector")
         self.source = make_source(env, settings, self.observer, snapshot, inexact, place)
         stack.callback(self.source.close)
@@ -186,7 +182,7 @@ class _Loop:
         self.logs.evaluation(record)
         self.observer.evaluation(record)
         slope = float(self.learner.criterion.slope)
-        score = result.score(settings.limit, slope, settings.best_by, settings.task.reset_cost)
+        score = result.score(settings.limit, slope, settings.best_by, settings.task.given_reset_cost)
         if np.isfinite(score).all() and (self.best is None or score > self.best):
             self.best = score
             self.writer.write(self.saver.save_best, self.steps, self._arrays(), self._facts())
@@ -211,7 +207,7 @@ class _Loop:
             costs=settings.cost,
             simulation=settings.simulation,
             explore=explore,
-            reset_cost=settings.task.reset_cost,
+            reset_cost=settings.task.given_reset_cost,
         )
 
     def _policy(self) -> Policy:
@@ -301,34 +297,3 @@ def _check_counts(saved: checkpoint.Checkpoint, settings: Settings) -> None:
     collected = saved.arrays.get("collector/steps")
     if saved.facts["steps"] != iteration * settings.batch_size or collected != iteration * settings.batch_length:
         raise Damaged(f"The checkpoint {saved.path} does not fit its run: its counters disagree.")
-
-
-class LimitsOutOfReach(Observer):
-    """Notices when step after step can only reduce cost: perhaps no policy keeps the limits."""
-
-    def __init__(self, settings: Settings, past: list[dict[str, Any]], tell: Callable[[str], None]) -> None:
-        self._names, self._limits = cost_names(settings), settings.limit
-        self._in_a_row = 0
-        self._lowest = np.full(len(self._limits), np.inf)
-        self._tell: Callable[[str], None] = lambda message: None  # of the past, the user heard when it was the present
-        for record in past:
-            self.iteration(record)
-        self._tell = tell
-
-    def iteration(self, record: Mapping[str, Any]) -> None:
-        """Count recoveries in a row, and say it once."""
-        self._lowest = np.fmin(self._lowest, np.array(record["cost"], float))
-        self._in_a_row = self._in_a_row + 1 if record["case"] == Case.RECOVERY else 0
-        if self._in_a_row == RECOVERIES_BEFORE_A_MESSAGE:
-            self._tell(self._message())
-
-    def _message(self) -> str:
-        """One sentence, and what to do."""
-        reached = ", ".join(
-            f"{name} {low:.4g} (limit {limit:g})"
-            for name, low, limit in zip(self._names, self._lowest, self._limits, strict=True)
-        )
-        return (
-            f"For {self._in_a_row} iterations no step could keep the limits, only reduce cost; the lowest so far: "
-            f"{reached}. Training goes on; if cost no longer falls, perhaps no policy can keep the limit: raise it."
-        )

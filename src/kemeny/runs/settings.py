@@ -16,9 +16,11 @@ import numpy as np
 import tyro
 
 from kemeny.criterion import Average, Criterion, Discounted
+from kemeny.envs.costs import FALL
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
 from kemeny.experience.settings import BestBy, EvaluationProtocol, Task
+from kemeny.learning.rare_events import memory_for
 from kemeny.learning.settings import Clipping, CriticFit, Factors, Networks, Passes, Projection, StepName, TrustRegion
 from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, Between, complaint
@@ -78,10 +80,13 @@ class Settings:
     """Collect each batch while the one before it is learned from: by the policy before the newest, which is corrected
     for. Both take place at the same time, if there are cores for both."""
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A cost to limit: `speed`, `cost`, or any key of the environment's info (in Python also a function);
+    """A cost to limit: `fall`, `speed`, `cost`, or any key of the environment's info (in Python also a function);
     repeatable, one --limit each."""
     limit: Annotated[tuple[float, ...], tyro.conf.UseAppendAction] = ()
     """Upper limit of the cost: per step for acpo, discounted sum for cpo; repeatable."""
+    cost_memory: Annotated[int | Literal["auto"], AtLeast(1), AtMost(10_000)] = "auto"
+    """Batches over which a cost is averaged before it is compared with its limit, for costs that are rare; `auto`: 1,
+    and for `fall` as many as make 10 falls at the limit."""
     max_skipped: Annotated[int, AtLeast(1)] = 50
     """Policy steps that may fail in a row before the run ends."""
     eval_every: Annotated[int, AtLeast(1)] = 100_000
@@ -158,6 +163,17 @@ class Settings:
         return self.gae_lambda if self.cost_gae_lambda is None else self.cost_gae_lambda
 
     @property
+    def meant_cost_memory(self) -> tuple[int, ...]:
+        """Batches over which each cost is averaged."""
+        if not isinstance(self.cost_memory, str):
+            return (self.cost_memory,) * len(self.cost)
+        per_step = [limit / self.criterion.slope for limit in self.limit]
+        return tuple(
+            memory_for(rate, self.batch_size) if cost == FALL else 1
+            for cost, rate in zip(self.cost, per_step, strict=True)
+        )
+
+    @property
     def meant_networks(self) -> Networks:
         """The networks, with the paper's deviation where none is given."""
         log_std = ALGORITHMS[self.algorithm].log_std if self.networks.log_std is None else self.networks.log_std
@@ -180,6 +196,7 @@ class Settings:
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
         self._check_reuse()
         self._check_best_by()
+        self._check_falls()
         _ = self.criterion
 
     def _check_reuse(self) -> None:
@@ -188,6 +205,21 @@ class Settings:
                 "--reuse is for --next-value sampled: what might have come in earlier batches is not kept. "
                 "Leave out one of the two."
             )
+
+    def _check_falls(self) -> None:
+        task = self.task
+        if task.episodic and FALL in self.cost:
+            raise UserError(
+                "The cost fall is for tasks that go on: an episodic task ends at a fall. Leave out --episodic, or "
+                "limit another cost."
+            )
+        if task.episodic and task.reset_cost == "auto":
+            raise UserError(
+                "--reset-cost auto is for tasks that go on: an episodic task ends at a fall, which has no cost. Leave "
+                "out one of --episodic and --reset-cost auto."
+            )
+        if task.fall_target is not None and task.reset_cost != "auto":
+            raise UserError("--fall-target is what --reset-cost auto aims at: give --reset-cost auto, or leave it out.")
 
     def _check_best_by(self) -> None:
         if self.best_by == "limits" and not self.limit:
@@ -209,6 +241,8 @@ class Settings:
         for name, limit in zip(cost_names(self), self.limit, strict=True):
             if not math.isfinite(limit):
                 raise UserError(f"The limit of {name} is {limit}; it must be a finite number.")
+            if name == FALL and limit < 0:
+                raise UserError(f"The limit of {name} is {limit:g}, but there are never fewer than 0 falls per step.")
 
     def _check_cuts(self) -> None:
         task, late = self.task, self.task.long_envs(self.num_envs)
