@@ -107,7 +107,7 @@ class Arm:
             words.append(f"γ = {changes.get('gamma', DEFAULT_GAMMA):g}")
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings.cost, settings.limit, strict=True)]
         words += ["episodic"] if changes.get("episodic") else []
-        words += {"paper": ["paper"], "auto": ["λ from the data"]}.get(changes.get("base"), [])
+        words += {"paper": ["paper"], "auto": ["λ from the data"], "undecayed": ["λ from the data", "critics without decay"]}.get(changes.get("base"), [])
         words += [WORDS[name].format(value) for name, value in changes.items() if name not in IN_THE_TITLE]
         return ", ".join(words).replace("-", "−")
 
