@@ -66,6 +66,12 @@ WORDS = {
     "critic_minibatch": "minibatches of {}",
 }
 """How a table names a setting."""
+BASES = {
+    "paper": ["paper"],
+    "auto": ["λ from the data"],
+    "undecayed": ["λ from the data", "critics without decay"],
+}
+"""What a table calls the bases of the study; nothing for that of the first."""
 IN_THE_TITLE = {"group", "env", "steps", "seeds", "base", "algorithm", "gamma", "cost", "limit", "episodic"}
 """What a table or a title names in another way."""
 
@@ -107,7 +113,7 @@ class Arm:
             words.append(f"γ = {changes.get('gamma', DEFAULT_GAMMA):g}")
         words += [f"{cost} ≤ {limit:g}" for cost, limit in zip(settings.cost, settings.limit, strict=True)]
         words += ["episodic"] if changes.get("episodic") else []
-        words += {"paper": ["paper"], "auto": ["λ from the data"], "undecayed": ["λ from the data", "critics without decay"]}.get(changes.get("base"), [])
+        words += BASES.get(changes.get("base"), [])
         words += [WORDS[name].format(value) for name, value in changes.items() if name not in IN_THE_TITLE]
         return ", ".join(words).replace("-", "−")
 
