@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from kemeny.criterion import Average, Criterion
 from kemeny.learning import lambda_choice, networks
+from kemeny.learning.deployed import Gap, nothing_measured
 from kemeny.learning.lambda_choice import LambdaChoice
 from kemeny.learning.memory import Memory, empty
 from kemeny.learning.networks import Critic, PolicyNetwork
@@ -45,6 +46,8 @@ class Learner(eqx.Module):
     """Batches that are learned from, the newest included."""
     pipeline: bool = eqx.field(static=True, default=False)
     """Whether a batch is collected by the policy before the newest one, while that is computed."""
+    deployed: bool = eqx.field(static=True, default=False)
+    """Whether limits are kept for the policy as it is deployed, which is measured beside each batch."""
 
 
 class Behaviour(eqx.Module):
@@ -81,6 +84,8 @@ class State(eqx.Module):
     """What earlier batches say of each λ; None if λ is given."""
     behind: Behaviour | None = None
     """Who acts in the next batch, if not this state's policy but the one before it."""
+    gap: Gap | None = None
+    """What it costs more to act as deployed; None if that is not measured."""
 
     @property
     def behaviour(self) -> Behaviour:
@@ -115,4 +120,5 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
         memory=memory,
         lambda_choice=lambda_choice.init(policy) if learner.gae_lambda is None else None,
         behind=Behaviour(policy, normalizer) if learner.pipeline else None,
+        gap=nothing_measured(len(learner.limits)) if learner.deployed else None,
     )

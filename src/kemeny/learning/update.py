@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning import lambda_choice
 from kemeny.learning.critic import annealed, refit
+from kemeny.learning.deployed import Gap, measured
 from kemeny.learning.estimates import Estimate
 from kemeny.learning.first_batch import prepare
 from kemeny.learning.learner import Learner, State
@@ -41,6 +43,7 @@ class Metrics(NamedTuple):
     importance: ImportanceMetrics | None
     step: Report
     costs: "CostMetrics | None"
+    deployed: "DeployedMetrics | None"
     critics: "CriticMetrics"
 
 
@@ -50,6 +53,13 @@ class CostMetrics(NamedTuple):
     cost: Float[Array, " cost"]
     violation: Float[Array, " cost"]
     realised_cost_change: Float[Array, " cost"]
+
+
+class DeployedMetrics(NamedTuple):
+    """One entry per cost."""
+
+    deployed_cost: Float[Array, " cost"]
+    deployed_gap: Float[Array, " cost"]
 
 
 class CriticMetrics(NamedTuple):
@@ -70,13 +80,17 @@ def plain_fields(metrics: Any) -> dict[str, Any]:
     return fields
 
 
-def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Metrics]:
+def update(
+    learner: Learner, state: State, rollout: Rollout, deployed: Float[Array | np.ndarray, " cost"] | None = None
+) -> tuple[State, Metrics]:
     """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch.
+
+    `deployed` is each cost per step of the policy that acted, as it is deployed, if limits are kept for that.
 
     Outside of a traced function, policy and critics are separate programs. JAX runs them in the background, and the
     policy does not wait for the critics: the next batch can be collected while they are refitted.
     """
-    improved, samples, work, metrics = _improve(learner, state, rollout)
+    improved, samples, work, metrics = _improve(learner, state, rollout, deployed)
     x, weight, (step_size, key) = samples.x, samples.weight, work
     fits = [
         refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse)
@@ -95,7 +109,9 @@ class _CriticWork(NamedTuple):
 
 
 @jax.jit
-def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Samples, _CriticWork, Metrics]:
+def _improve(
+    learner: Learner, state: State, rollout: Rollout, deployed: Float[Array, " cost"] | None
+) -> tuple[State, Samples, _CriticWork, Metrics]:
     """Everything but the critics (lines 4 to 8 and 10)."""
     seen = state.normalizer.update(flatten(rollout.observation))
     behind = state.behaviour if learner.pipeline else None
@@ -107,7 +123,11 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         x, action = flatten(state.normalizer(rollout.observation)), flatten(rollout.action)
         choice = lambda_choice.judge(choice, state.policy, x, action, reward.candidates)
     key, critic_key = jax.random.split(state.key)
-    limits = _limits(learner, costs)
+    gap = state.gap
+    if gap is not None:
+        assert deployed is not None, "what it costs as deployed is measured beside each batch"
+        gap = measured(gap, deployed, jnp.stack([cost.rate for cost in costs]))
+    limits = _limits(learner, costs, gap)
     policy, step, report = learner.step(
         state.policy, samples, limits, state.step, jax.random.fold_in(critic_key, STEP_STREAM)
     )
@@ -127,6 +147,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         importance=importance_metrics(samples),
         step=report,
         costs=CostMetrics(objective[1:], limits.excess, realised[1:]) if costs else None,
+        deployed=None if gap is None or deployed is None else DeployedMetrics(deployed, gap.average),
         critics=CriticMetrics(jnp.zeros(len(estimates)), jnp.array(False)),
     )
     improved = dataclasses.replace(
@@ -141,11 +162,14 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         memory=memory,
         lambda_choice=choice,
         behind=behind,
+        gap=gap,
     )
     step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
     return improved, samples, _CriticWork(step_size, critic_key), metrics
 
 
-def _limits(learner: Learner, costs: tuple[Estimate, ...]) -> Limits:
+def _limits(learner: Learner, costs: tuple[Estimate, ...], gap: Gap | None) -> Limits:
     excess = jnp.array([cost.objective - limit for cost, limit in zip(costs, learner.limits, strict=True)])
+    if gap is not None:
+        excess = excess + learner.criterion.slope * gap.average
     return Limits(excess, learner.criterion.slope)

@@ -1,6 +1,7 @@
 """From settings to the objects that they describe."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ from kemeny.envs.names import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
 from kemeny.experience.part import allocate
+from kemeny.experience.settings import Deployment
 from kemeny.experience.source import Source
 from kemeny.learning.learner import Learner, State, init
 from kemeny.learning.steps.clip import Clip
@@ -56,6 +58,7 @@ def make_learner(settings: Settings) -> Learner:
         critic=settings.critic,
         reuse=settings.reuse,
         pipeline=settings.pipeline,
+        deployed=settings.meant_deployed_envs > 0,
     )
 
 
@@ -63,6 +66,12 @@ def make_state(learner: Learner, settings: Settings, spec: Spec) -> State:
     """The state before the first batch."""
     room = allocate(spec, settings.batch_length, settings.num_envs, len(settings.cost)) if settings.reuse > 1 else None
     return init(learner, spec, jax.random.key(settings.seed), room)
+
+
+def make_deployed(settings: Settings) -> Deployment | None:
+    """In how many environments the policy acts as deployed, how, and for how long at a time; None if in none."""
+    envs = settings.meant_deployed_envs
+    return replace(settings.deployment, deployed_envs=envs, deployed_cut=settings.meant_deployed_cut) if envs else None
 
 
 def make_source(
@@ -83,6 +92,7 @@ def make_source(
         costs=settings.cost,
         simulation=settings.simulation,
         expected=settings.next_value == "expected",
+        deployed=make_deployed(settings),
         collectors=settings.collectors,
         place=place,
         observer=observer,
