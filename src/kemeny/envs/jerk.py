@@ -38,17 +38,12 @@ class WithJerk:
     def __init__(self, pool: Pool, costs: Sequence[Cost]) -> None:
         """`pool` has all of these costs but `jerk`, in this order."""
         refuse_jerk(pool.spec, "The environment")
-        self._pool, self.num_envs, self.spec = pool, pool.num_envs, pool.spec
+        self._pool, self.num_envs, self.spec, self.sent = pool, pool.num_envs, pool.spec, pool.sent
         self._places = [place for place, cost in enumerate(costs) if cost == JERK]
         self._last = np.zeros((pool.num_envs, pool.spec.action.array.size))
         self._begun = np.zeros(pool.num_envs, bool)
         """Which environments have taken a step since their restart."""
         self._stepping = self._everyone = np.arange(pool.num_envs)
-
-    @property
-    def sent(self) -> np.ndarray:
-        """Actions of the step that was begun last, as the environments got them."""
-        return self._pool.sent
 
     @property
     def comeback(self) -> Comeback:
@@ -63,6 +58,7 @@ class WithJerk:
     def send(self, action: np.ndarray, ids: np.ndarray | None = None) -> None:
         """Begin a step of all environments, or of these only; returns at once."""
         self._pool.send(action, ids)
+        self.sent = self._pool.sent
         self._stepping = self._everyone if ids is None else np.array(ids, np.int64, ndmin=1)
 
     def recv(self) -> Step:

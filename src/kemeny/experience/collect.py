@@ -66,7 +66,7 @@ class Collector:
         self.observer, self.task, self.goal_seen = observer, task, False
         self.steps = 0
         """Steps of each environment so far."""
-        run = {"env": env, "task": task, "batch_length": batch_length, "seed": seed, "costs": costs}
+        run: dict[str, Any] = {"env": env, "task": task, "batch_length": batch_length, "seed": seed, "costs": costs}
         self.shares = shares(collectors, num_envs, simulation, **run)
         sizes = [size for share in self.shares for size in share.shard_sizes]
         self._ends = np.cumsum(sizes)
