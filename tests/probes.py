@@ -57,6 +57,29 @@ class Target(gymnasium.Env):
         return np.ones(1, np.float32), -float((action[0] - self.target) ** 2), False, False, {}
 
 
+class Push(gymnasium.Env):
+    """Reward a and cost a², the same in every step but the first `idle` ones of a trajectory, which cost nothing.
+
+    A policy with mean μ and deviation σ costs μ² + σ² per step as it explores, and μ² by its mean action; if a
+    trajectory is cut after L steps, (1 − idle/L) of that. So a limit on the one is another limit on the other.
+    """
+
+    def __init__(self, idle=0):
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = spaces.Box(-5.0, 5.0, (1,))
+        self.idle = idle
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        cost = float(action[0] ** 2) if self.t > self.idle else 0.0
+        return np.ones(1, np.float32), float(action[0]), False, False, {"cost": cost}
+
+
 class Patience(gymnasium.Env):
     """A loop of `length` states: leave it in state 0 for `now`, or go round for `later`, paid at the end of the round.
 

@@ -209,6 +209,9 @@ ELSEWHERE = {
     "restart_faulty": "test_faults.py",
     "next_value": "tasks/test_luck.py",
     "best_by": "test_best.py",
+    "deploy": "test_deployed.py",
+    "deployed_envs": "test_deployed.py",
+    "deployed_cut": "test_deployed.py",
 }
 
 

@@ -44,6 +44,49 @@ def test_speed_on_a_line_on_envpool():
     assert np.array_equal(costs[:, 1], np.abs(costs[:, 0]))
 
 
+@pytest.mark.parametrize(("env", "workers"), [("HalfCheetah-v3", 0), (Counter, 0), (Counter, 2)])
+def test_jerk_is_the_mean_squared_change_of_what_the_environment_got(env, workers):
+    """Actions are clipped first, and a restart forgets the action before; the other costs stay where they were."""
+    other = "x_velocity" if env == "HalfCheetah-v3" else "steps"
+    pool = make_pool(env, 3, seed=0, costs=[other, "jerk", other], simulation=Simulation(threads=1, workers=workers))
+    size = pool.spec.action.size
+    high, low = float(pool.spec.action.high[0]), float(pool.spec.action.low[0])
+    weights = np.linspace(0.1, 0.9, size)
+
+    def jerk(*parts, ids=None):
+        pool.send(np.stack(parts).astype(np.float32), ids)
+        costs = pool.recv().costs
+        np.testing.assert_array_equal(costs[:, 0], costs[:, 2])
+        assert costs.shape == (len(parts), 3)
+        return costs[:, 1]
+
+    try:
+        pool.reset(np.arange(3))
+        still = np.zeros(size)
+        assert jerk(still, weights, still).tolist() == [0, 0, 0]  # there was none before
+        moved = jerk(weights, weights, np.full(size, 99.0))
+        np.testing.assert_allclose(moved, [np.mean(weights**2), 0, high**2], rtol=1e-6)
+        pool.reset(np.array([1]))
+        np.testing.assert_allclose(
+            jerk(still, still, np.full(size, -99.0)), [moved[0], 0, (high - low) ** 2], rtol=1e-6
+        )
+        if env == "HalfCheetah-v3":  # some alone, in another order
+            np.testing.assert_allclose(
+                jerk(still, weights, ids=np.array([2, 1])), [low**2, np.mean(weights**2)], rtol=1e-6
+            )
+    finally:
+        pool.close()
+
+
+def test_jerk_is_for_numbers():
+    with pytest.raises(
+        UserError, match="CartPole-v1 has actions to choose from, and the cost 'jerk' is for actions of"
+    ):
+        inspect("CartPole-v1", costs=["jerk"])
+    with pytest.raises(UserError, match="is for actions of numbers"):
+        make_pool("CartPole-v1", 2, seed=0, costs=["jerk"])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_names_functions_and_their_order(workers):
     def function(observation, action, reward, info):

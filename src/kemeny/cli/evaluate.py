@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, arg
 
+from kemeny.cli.parsing import chosen_manner
 from kemeny.errors import UserError
 from kemeny.runs.disk import refuse_unwritable
 
@@ -34,10 +35,11 @@ def evaluate(
     video_steps: int = 1_000,
     best: bool = False,
     explore: bool = False,
+    mean: bool = False,
     trust: bool = False,
     json: bool = False,
 ) -> None:
-    """Run a trained policy, by its mean action, or a rule, and report its returns and its long-run averages.
+    """Run a trained policy, as it is deployed, or a rule, and report its returns and its long-run averages.
 
     Args:
         run: A run directory, or one of its checkpoints.
@@ -48,17 +50,18 @@ def evaluate(
         trajectories: How many, each from a start state of its own.
         max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
         seed: Of the start states.
-        cost: A cost to report beside those the run was trained with: `speed`, or any key of info; repeatable.
+        cost: A cost to report beside those the run was trained with: `speed`, `jerk`, or any key of info; repeatable.
         returns_only: Stop each trajectory at a fall, and estimate no long run.
         warm_up: Steps of each trajectory that the long run leaves out [chosen by MSER-5].
         precision: Stop before --max-steps as soon as the interval of the long-run reward is so narrow, relative to the
             average: 0.01 is ±1 %.
         trajectory: Write the first trajectory, step by step, into this csv file, too.
         plot: Draw the first trajectory into this picture, too; its ending chooses the format (png, pdf, svg).
-        video: Film the first trajectory, by the mean action, into this mp4 file, too.
+        video: Film the first trajectory, of the policy as it is deployed, into this mp4 file, too.
         video_steps: Longest film, in steps.
         best: Take the policy of the best evaluation instead of the newest.
-        explore: Let it act as in training, with exploration, instead of by its mean action.
+        explore: Let it act as in training, with exploration [as the run's --deploy says].
+        mean: Let it act by its mean (or likeliest) action [as the run's --deploy says].
         trust: Run the code that the run's environment needs, though you have not trained on it here before.
         json: Print the record as JSON instead of tables.
     """
@@ -66,7 +69,9 @@ def evaluate(
         raise UserError("--trajectories and --max-steps must be at least 1.")
     _refuse_mixed(run, env, env_kwargs, rule)
     if rule is not None:
-        _refuse_for_rules({"--best": best, "--explore": explore, "--trust": trust, "--video": video is not None})
+        manners = {"--explore": explore, "--mean": mean}
+        _refuse_for_rules({"--best": best, **manners, "--trust": trust, "--video": video is not None})
+    manner = chosen_manner(explore, mean)
     from kemeny.experience.picture import draw, refuse_unknown_ending
     from kemeny.runs.evaluation import evaluate as evaluate_run
 
@@ -89,7 +94,7 @@ def evaluate(
         warm_up=warm_up,
         precision=precision,
         best=best,
-        explore=explore,
+        explore=manner,
         trust=trust,
         keep_trajectory=trajectory is not None or plot is not None,
     )

@@ -6,6 +6,8 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from kemeny.errors import UserError
+
 REGISTRY = ConstructorRegistry()
 
 
@@ -31,6 +33,13 @@ def _whole(text: str) -> int:
     if not number.is_integer():
         raise ValueError(f"{text} is not a whole number")
     return int(number)
+
+
+def chosen_manner(explore: bool, mean: bool) -> bool | None:
+    """Whether --explore or --mean was given: to explore, or not to; None if neither was, and the run decides."""
+    if explore and mean:
+        raise UserError("--explore and --mean contradict each other: leave out one of the two.")
+    return explore or (False if mean else None)
 
 
 def call(command: Callable[..., Any], name: str, arguments: Sequence[str]) -> Any:

@@ -10,7 +10,7 @@ from kemeny.errors import RunError, UserError
 from kemeny.naming import name_of
 
 Cost = str | Callable[[np.ndarray, Any, float, Mapping[str, Any]], float]
-"""`fall`, `speed`, a key of `info` (most often `cost`), or a function of (observation, action, reward, info).
+"""`fall`, `speed`, `jerk`, a key of `info` (most often `cost`), or a function of (observation, action, reward, info).
 
 A function is called for one environment at a time, with the observation that the step led to (a float32 vector), the
 action as the environment received it (in its own units, clipped), the reward, and `info`. Where a key is missing from
@@ -18,7 +18,8 @@ the `info` of some steps, the function can read `info.get("cost", 0.0)`. On EnvP
 runs once per environment, so a name is faster.
 
 `speed` is |v_x|, or √(v_x² + v_y²) if `info` has `y_velocity` too (Appendix F). If `info` has no `x_velocity`, `speed`
-is a key of `info` like any other.
+is a key of `info` like any other. `jerk` is how much the action changed since the step before (`jerk.py`), whatever
+`info` has.
 
 `fall` is 1 on a step that the environment says ended the task, and 0 on all others, whatever `info` has under that
 name. Whether such an end was a goal, which is no fall, is known where batches are collected.

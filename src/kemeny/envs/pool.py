@@ -217,10 +217,20 @@ def make_pool(
     _refuse_out_of_range(vars(simulation), get_type_hints(Simulation, include_extras=True))
     if simulation.step_timeout is not None and not simulation.workers:
         raise UserError("step_timeout needs workers, for only a worker can be stopped: set workers to 1 or more.")
+    from kemeny.envs.jerk import JERK, WithJerk, without_jerk
+
     pool_class = _pool_class(env, backend, simulation.workers)
-    return pool_class(
-        env, num_envs, seed=seed, first_env=first_env, costs=costs, time_limit=time_limit, simulation=simulation
-    )
+    pool = pool_class(
+        env, num_envs, seed=seed, first_env=first_env, costs=without_jerk(costs), time_limit=time_limit,
+        simulation=simulation,
+    )  # fmt: skip
+    if JERK not in costs:
+        return pool
+    try:
+        return WithJerk(pool, costs)
+    except UserError:
+        pool.close()
+        raise
 
 
 def make_halves(
@@ -256,7 +266,16 @@ def inspect(
 
     It is that of the library which will simulate: with workers, an id that EnvPool has too is Gymnasium's.
     """
+    from kemeny.envs.jerk import JERK, refuse_jerk, without_jerk
+
     env = as_environment(env)
+    spec = _inspect(env, without_jerk(costs), simulation, backend)
+    if JERK in costs:
+        refuse_jerk(spec, env.name)
+    return spec
+
+
+def _inspect(env: Environment, costs: Sequence[Cost], simulation: Simulation, backend: Backend) -> Spec:
     chosen = choose_backend(env, backend, simulation.workers)
     if chosen == "envpool":
         from kemeny.envs.envpool import inspect_envpool

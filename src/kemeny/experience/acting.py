@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kemeny.errors import Damaged, UserError
+from kemeny.experience.settings import Deploy
 from kemeny.spaces import (
     FORBIDDEN,
     ArraySpec,
@@ -122,13 +123,19 @@ class Policy:
     """
 
     def __init__(
-        self, arrays: Mapping[str, np.ndarray], network: Mapping[str, str] = PERCEPTRON, spaces: Spaces | None = None
+        self,
+        arrays: Mapping[str, np.ndarray],
+        network: Mapping[str, str] = PERCEPTRON,
+        spaces: Spaces | None = None,
+        deploy: Deploy = "mean",
     ) -> None:
         """`arrays` are named as in a checkpoint, and `network` describes their network as a checkpoint's facts do.
 
         `spaces` are those of the environment. If they are None, as for checkpoints that do not have them, observations
-        are vectors (a single whole number is that of a state), and discrete actions begin at 0.
+        are vectors (a single whole number is that of a state), and discrete actions begin at 0. `deploy` is how it acts
+        where nothing else is said.
         """
+        self.deploy: Deploy = deploy
         self._network: Actor = NETWORKS[network["kind"]](arrays, network)
         self._shift = np.asarray(arrays["normalizer/mean"], F32)
         self._scale = np.asarray(arrays["normalizer/scale"], F32)
@@ -171,8 +178,17 @@ class Policy:
         trained = _sizes(self.observation_size - self.mask_size, self.action_size, self.choices, masked)
         return f"<Policy: {trained}; layers {layers}>"
 
-    def __call__(self, observation: Any, mask: ArrayLike | None = None) -> np.ndarray:
-        """The action without exploration: the mean, within the bounds, or the likeliest."""
+    def explores(self, explore: bool | None) -> bool:
+        """Whether it draws its actions, if asked to (True), not to (False), or to act as it is deployed (None)."""
+        return self.deploy == "explore" if explore is None else explore
+
+    def __call__(self, observation: Any, mask: ArrayLike | None = None, explore: bool | None = None) -> np.ndarray:
+        """The action as deployed: the mean, within the bounds, or the likeliest; or one drawn, if it is to explore.
+
+        What is drawn comes from a generator of the policy's own: for one that is given, there is `sample`.
+        """
+        if self.explores(explore):
+            return self.sample(observation, self._rng, mask)
         head, single = self._user_head(observation, mask)
         action = self._for_environment(self.mode(head))
         return action[0] if single else action
@@ -188,19 +204,17 @@ class Policy:
         observation: Any,
         state: None = None,
         episode_start: Any = None,
-        deterministic: bool = True,
+        deterministic: bool | None = None,
         action_masks: ArrayLike | None = None,
     ) -> tuple[np.ndarray, None]:
         """An action and None, as Stable-Baselines3 has it; the policy has no memory, so `state` is always None.
 
-        Without `deterministic` the action is drawn by a generator of the policy's own.
+        If it is not `deterministic`, the action is drawn by a generator of the policy's own; None: as deployed.
         """
         if state is not None:
             raise UserError("The policy has no memory: leave out state, or pass None.")
         del episode_start
-        if deterministic:
-            return self(observation, action_masks), None
-        return self.sample(observation, self._rng, action_masks), None
+        return self(observation, action_masks, None if deterministic is None else not deterministic), None
 
     def probabilities(self, observation: Any, mask: ArrayLike | None = None) -> np.ndarray | list[np.ndarray]:
         """The probability of each option, counted from 0; for several choices a list with those of each."""

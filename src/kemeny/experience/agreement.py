@@ -91,7 +91,7 @@ def excess_difference(found: np.ndarray, feed: Feed, blueprint: Blueprint, polic
     Of choices the logits are compared: where two are level within the tolerance, either is right.
     """
     observation, mask = as_given(feed, blueprint.spaces.observation), feed.get("action_mask")
-    expected = policy(observation, mask)
+    expected = policy(observation, mask, explore=False)
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return np.full(len(found), np.inf)
     arrays = blueprint.arrays

@@ -5,7 +5,6 @@ their own (`elsewhere.py`). Steps are taken in `part.py`. What they cost, and wh
 decided here, for all alike.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,16 +12,18 @@ import numpy as np
 
 from kemeny.cluster import HERE, Place
 from kemeny.envs.costs import FALL
-from kemeny.envs.faults import LARGEST, TRIES, usable
+from kemeny.envs.faults import LARGEST, usable
 from kemeny.envs.names import EnvLike, as_environment
 from kemeny.envs.pool import DEFAULT_SIMULATION, Farsighted, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged, RunError, UserError
 from kemeny.experience.acting import Policy
+from kemeny.experience.deployed import Deployed
 from kemeny.experience.elsewhere import CollectorLost, Elsewhere, Employer, Given, employer
 from kemeny.experience.ends import charge, find_goals
-from kemeny.experience.part import STATE, Part, Share, Taken, allocate, columns, in_order, shares
-from kemeny.experience.settings import RESET_COST, Task
+from kemeny.experience.history import History
+from kemeny.experience.part import STATE, Part, Share, Taken, allocate, check_standing, columns, in_order, shares
+from kemeny.experience.settings import RESET_COST, Deployment, Task
 from kemeny.experience.shard import Shard, Starts
 from kemeny.experience.source import Batch, numpy_policy
 from kemeny.learning.learner import Behaviour, State
@@ -49,6 +50,7 @@ class Collector:
         costs: tuple = (),
         simulation: Simulation = DEFAULT_SIMULATION,
         expected: bool = False,
+        deployed: Deployment | None = None,
         collectors: int = 1,
         place: Place = HERE,
         observer: Observer = NOBODY,
@@ -58,20 +60,22 @@ class Collector:
         """`batch_length` is the number of steps that each environment takes in a batch; `snapshot` is where to go on.
 
         With `inexact`, environments that do not come back to where they were begin anew. With `expected`, batches have
-        all that might have come of each action.
+        all that might have come of each action. With `deployed`, the policy also acts as deployed, in environments of
+        this process.
         """
         self.seed, self.batch_length, self.num_envs, self.costs = seed, batch_length, num_envs, len(costs)
         self.observer, self.task, self.goal_seen = observer, task, False
         self._fall_costs = [number for number, cost in enumerate(costs) if cost == FALL]
         self.steps = 0
         """Steps of each environment so far."""
-        run = {"env": env, "task": task, "batch_length": batch_length, "seed": seed, "costs": costs}
+        run: dict[str, Any] = {"env": env, "task": task, "batch_length": batch_length, "seed": seed, "costs": costs}
         self.shares = shares(collectors, num_envs, simulation, **run)
         sizes = [size for share in self.shares for size in share.shard_sizes]
         self._ends = np.cumsum(sizes)
         """Of each shard the environment after its last."""
         self._falls = np.zeros(len(sizes), np.int64)
         self._outlook = make_outlook(env) if expected else None
+        self._deployed: Deployed | None = None
         hires = employer(collectors, place, observer.say)
         self.crew = Alone(self.shares[0], observer) if hires is None else Crew(self.shares, hires, observer)
         try:
@@ -80,8 +84,11 @@ class Collector:
             self._history = History(self.spec, num_envs, self.comeback == "replay")
             self._rollouts = (self.allocate(), self.allocate())
             self._begin(env) if snapshot is None else self._go_on(snapshot, inexact)
+            if deployed is not None:
+                self._deployed = Deployed(deployed, simulation=simulation, observer=observer, **run)
+                self._deployed.begin() if snapshot is None else self._deployed.go_on(snapshot, self.steps, inexact)
         except BaseException:
-            self.crew.close()
+            self.close()
             raise
 
     def _begin(self, env: EnvLike) -> None:
@@ -130,7 +137,7 @@ class Collector:
     @property
     def faults(self) -> int:
         """Restarts after a fault since the run began."""
-        return int(self.crew.faults.sum())
+        return int(self.crew.faults.sum()) + (0 if self._deployed is None else self._deployed.faults)
 
     def collect(self, behaviour: Behaviour | State, iteration: int) -> Batch:
         """The batch of an iteration, by this policy, in arrays that are used again two iterations later.
@@ -142,7 +149,10 @@ class Collector:
         self.observer.end("policy")
         falls, faults = self.falls, self.faults
         rollout, fault = self._roll_out(policy, iteration, self._rollouts[iteration % 2])
-        return Batch(rollout, self.falls - falls, self.faults - faults, fault)
+        costs = None if self._deployed is None else self._deployed.costs(policy, iteration)
+        if self._deployed is not None:
+            fault = fault or self._deployed.fault
+        return Batch(rollout, self.falls - falls, self.faults - faults, fault, costs)
 
     def roll_out(self, policy: Policy, iteration: int, into: Rollout | None = None) -> Rollout:
         """The steps of an iteration by a policy in NumPy, in new arrays or in those of a batch that nobody reads."""
@@ -173,38 +183,22 @@ class Collector:
             **_joined(self.crew.standing()),
             "actions": self._history.since(self.crew.since_restart),
             "starts": self.starts.latest(),
+            **({} if self._deployed is None else self._deployed.snapshot()),
         }
 
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Refuse what no run can have written, before anything is replayed as often as it says."""
-        envs, shards, whole = (self.num_envs,), self._ends.shape, np.dtype(np.int64)
-        shapes = {
-            "steps": (),
-            "falls": shards,
-            "faults": shards,
-            "clock": envs,
-            "restarts": envs,
-            "since_restart": envs,
-        }
-        longest = snapshot["since_restart"].max(initial=0) if "since_restart" in snapshot and self._history.kept else 0
-        observation, action = self.spec.observation, self.spec.action.array
-        paid = ArraySpec((*envs, 1 + self.costs), np.dtype(np.float64))
-        later = {"starts": self.starts.spec, "paid": paid}  # an older Kemeny did not store these
-        check_arrays(
-            snapshot,
-            {
-                **{name: ArraySpec(shape, whole) for name, shape in shapes.items()},
-                "observation": ArraySpec((*envs, *observation.shape), observation.dtype),
-                "actions": ArraySpec((int(longest), *envs, *action.shape), action.dtype),
-                **{name: spec for name, spec in later.items() if name in snapshot},
-            },
-            "The collector's part of the checkpoint",
-        )
+        shards, whole = self._ends.shape, np.dtype(np.int64)
+        expected = {"steps": ArraySpec((), whole), "falls": ArraySpec(shards, whole)}
+        if "starts" in snapshot:  # an older Kemeny did not store this
+            expected["starts"] = self.starts.spec
+        check_arrays(snapshot, expected, "The collector's part of the checkpoint")
+        check_standing(
+            snapshot, self.spec, num_envs=self.num_envs, shards=len(self._ends), costs=self.costs,
+            steps=int(snapshot["steps"]), replayed=self._history.kept, where="collector",
+        )  # fmt: skip
         if not usable(snapshot.get("starts", np.zeros(1))).all():
             raise Damaged("The checkpoint does not fit its run: collector/starts has entries that are no numbers.")
-        steps, restarts, since = (snapshot[name] for name in ("steps", "restarts", "since_restart"))
-        if not ((since >= 0) & (since <= steps) & (restarts >= 1) & (restarts <= 1 + (1 + TRIES) * steps)).all():
-            raise Damaged("The checkpoint does not fit its run: collector/restarts is more than its steps allow.")
 
     def allocate(self) -> Rollout:
         """Room for a batch."""
@@ -214,6 +208,8 @@ class Collector:
         """Give back the simulators' threads and processes."""
         if self._outlook is not None:
             self._outlook.close()
+        if self._deployed is not None:
+            self._deployed.close()
         self.crew.close()
 
     def _charge_ends(self, batch: Rollout, ended: np.ndarray) -> Rollout:
@@ -288,32 +284,6 @@ def with_outcomes(outlook: Farsighted, batch: Rollout) -> Rollout:
     seen, likely, reward = outlook.outcomes(flatten(batch.observation), flatten(batch.action))
     outcomes = Outcomes(seen.reshape(len(seen), *rows, -1), likely.reshape(len(likely), *rows), reward.reshape(rows))
     return batch._replace(outcomes=outcomes)
-
-
-class History:
-    """Actions of the latest batches, as far back as the oldest restart: what a snapshot replays."""
-
-    def __init__(self, spec: Spec, num_envs: int, kept: bool, actions: np.ndarray | None = None) -> None:
-        """If they need not be `kept`, there are none."""
-        action = spec.action.array
-        self._none = np.empty((0, num_envs, *action.shape), action.dtype)
-        self._batches = deque([self._none if actions is None else actions])
-        self.kept = kept
-
-    def remember(self, actions: np.ndarray, since_restart: np.ndarray) -> None:
-        """Add those of a batch, after which each environment has taken so many steps since its restart."""
-        if not self.kept:
-            return
-        self._batches.append(actions.copy())
-        longest = int(since_restart.max())
-        while self._batches and sum(map(len, self._batches)) - len(self._batches[0]) >= longest:
-            self._batches.popleft()
-
-    def since(self, since_restart: np.ndarray) -> np.ndarray:
-        """The latest, as many as the environment has taken that was restarted first."""
-        longest = int(since_restart.max()) if self.kept else 0
-        every = np.concatenate([self._none, *self._batches])
-        return every[len(every) - longest :]
 
 
 class Alone:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -114,7 +114,7 @@ class Evaluation:
     faults: int = 0
     """Trajectories that were begun anew because their environment failed."""
     exploring_costs: np.ndarray | None = None
-    """(trajectory, cost): the same for the policy as it explores in training, which is the one that keeps limits."""
+    """(trajectory, cost): the same for the policy as it explores in training; None if that was not evaluated."""
     falls: Falls | None = None
     """How often it fell; None if it was not recorded."""
     exploring_falls: Falls | None = None
@@ -202,17 +202,19 @@ class Evaluation:
         slope: float = 1.0,
         by: BestBy = "return",
         reset_cost: float | None = None,
+        kept_for: Literal["exploring", "deployed"] = "exploring",
     ) -> list[float]:
         """What makes a policy best, in order: least cost above the limits, then what it is chosen `by`.
 
         That is the return at the longest horizon; the average reward per step, less the reset cost of each fall; or the
-        falls per step, and the return where they are equal. By `limits` it is the return as well, but the cost above
-        the limits is that of the mean action or of exploring, whichever is larger, and no deviation is tolerated.
+        falls per step, and the return where they are equal. By `limits` it is the return as well, but no deviation of
+        the cost above the limits is tolerated.
 
         `slope` turns cost per step into the units of the limits: 1, or 1/(1−γ) for a limit on the discounted sum.
+        `kept_for` says for whom training keeps the limits.
         """
         returns = self.returns[max(self.returns)]
-        kept = -self._excess(np.asarray(limits, float), slope, strict=by == "limits")
+        kept = -self._excess(np.asarray(limits, float), slope, by == "limits", kept_for == "deployed")
         if by in ("return", "limits"):
             return [kept, float(returns.mean())]
         assert self.falls is not None
@@ -221,14 +223,16 @@ class Evaluation:
         charge = RESET_COST if reset_cost is None else reset_cost
         return [kept, float(returns.sum() - charge * self.falls.count) / self.falls.steps]
 
-    def _excess(self, limits: np.ndarray, slope: float, strict: bool) -> float:
+    def _excess(self, limits: np.ndarray, slope: float, strict: bool, deployed: bool) -> float:
         """The cost above the limits, in their units.
 
-        The cost is that of the policy as it explores, for which training keeps the limits, if that was evaluated. It is
-        above a limit only as far as it exceeds it by more than `TOLERATED` standard errors: the mean of a few
-        trajectories scatters. If it is `strict`, nothing is tolerated, and the mean action counts as well.
+        The cost is that of the policy for which training keeps the limits: as it is `deployed`, or as it explores, if
+        that was evaluated. It is above a limit only as far as it exceeds it by more than `TOLERATED` standard errors:
+        the mean of a few trajectories scatters. If it is `strict`, nothing is tolerated, and the policy as it is
+        deployed counts in any case.
         """
-        costs = slope * (self.average_costs if self.exploring_costs is None else self.exploring_costs)
+        exploring = None if deployed else self.exploring_costs
+        costs = slope * (self.average_costs if exploring is None else exploring)
         error = costs.std(0) / np.sqrt(max(len(costs) - 1, 1))
         excess = costs.mean(0) - limits - TOLERATED * error
         if strict:

@@ -1,4 +1,4 @@
-"""A policy on film: one trajectory of the mean action as an mp4, or a few moments of it as pictures."""
+"""A policy on film, as it is deployed: one trajectory as an mp4, or a few moments of it as pictures."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,8 @@ class Still(NamedTuple):
 def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: int) -> int:
     """Film one trajectory until a fall or `max_steps`; the number of steps filmed.
 
-    The trajectory is the first of an evaluation with the same seed.
+    The trajectory begins as the first of an evaluation with the same seed, and is the same if the policy acts by its
+    mean (or likeliest) action.
     """
     try:
         import imageio_ffmpeg
@@ -36,7 +37,7 @@ def record(policy: Policy, env: EnvLike, path: Path, *, max_steps: int, seed: in
         raise UserError("Videos need an extra package: pip install 'kemeny[video]'.") from error
     camera = make_camera(env, seed=seed)
     try:
-        steps = _steps(camera.pool, policy, max_steps)
+        steps = _steps(camera.pool, policy, max_steps, seed)
         filmed, picture = next(steps), _picture(camera, env)
         height, width = picture.shape[:2]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,24 +59,26 @@ def stills(policy: Policy, env: EnvLike, *, count: int, max_steps: int, seed: in
     """The last moments of the trajectory that `record` would film, so many seconds apart; fewer if it is short."""
     pool = make_pool(env, 1, seed=seed)  # drawing takes far longer than simulating, so only the moments are drawn
     try:
-        end = max(_steps(pool, policy, max_steps))
+        end = max(_steps(pool, policy, max_steps, seed))
     finally:
         pool.close()
     camera = make_camera(env, seed=seed)
     try:
-        steps = max(1, round(camera.fps * apart))
-        wanted = range(end, max(end - steps * count, -1), -steps)
-        return [Still(step, _picture(camera, env)) for step in _steps(camera.pool, policy, end) if step in wanted]
+        between = max(1, round(camera.fps * apart))
+        wanted = range(end, max(end - between * count, -1), -between)
+        steps = _steps(camera.pool, policy, end, seed)
+        return [Still(step, _picture(camera, env)) for step in steps if step in wanted]
     finally:
         camera.pool.close()
 
 
-def _steps(pool: Pool, policy: Policy, most: int) -> Iterator[int]:
+def _steps(pool: Pool, policy: Policy, most: int, seed: int) -> Iterator[int]:
     """The number of steps so far: at the start, and after each step until a fall, a cut or so many steps."""
-    observation = pool.reset(np.arange(1))
+    observation, rng, explores = pool.reset(np.arange(1)), np.random.default_rng(seed), policy.explores(None)
     yield 0
     for done in range(1, most + 1):
-        pool.send(policy.mode(policy.head(observation)))
+        head = policy.head(observation)
+        pool.send(policy.explore(head, policy.noise(rng, 1)) if explores else policy.mode(head))
         step = pool.recv()
         yield done
         if (step.terminated | step.truncated).any():

@@ -15,15 +15,19 @@ OPSET, IR_VERSION = 13, 7
 TYPES = {"float32": 1, "int8": 3, "int64": 7, "bool": 9}
 """What ONNX calls them."""
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
+BELOW_ONE = 1 - 2.0**-24
+"""The largest number below 1 in float32: of 1 itself, −log(−log u) is infinite, and even what is masked were chosen."""
 REFUSE = "refuse_what_is_no_observation"
 """The node that fails where the policy in NumPy refuses an observation: a runtime's message names it."""
 
 
-def to_onnx(blueprint: Blueprint, metadata: Mapping[str, str], *, distribution: bool = False) -> bytes:
+def to_onnx(
+    blueprint: Blueprint, metadata: Mapping[str, str], *, distribution: bool = False, explore: bool = False
+) -> bytes:
     """The graph from observations, as the environment gives them, to actions, as the environment takes them.
 
     All have a batch dimension of any length. With `distribution`, the parameters of the distribution of actions are
-    outputs, too.
+    outputs, too. If it is to `explore`, the graph draws its actions, by the runtime's random numbers.
     """
     try:
         from onnx import checker, helper
@@ -38,7 +42,7 @@ def to_onnx(blueprint: Blueprint, metadata: Mapping[str, str], *, distribution: 
         head = _masked(graph, blueprint.action, head)
     head = graph("Add", head, _failure(graph))
     act = _numbers if blueprint.action.kind == "numbers" else _choices
-    act(graph, blueprint.action, head, distribution)
+    act(graph, blueprint.action, head, distribution, explore)
     model = helper.make_model(
         helper.make_graph(graph.nodes, "policy", graph.inputs, graph.outputs, graph.constants),
         producer_name="kemeny",
@@ -146,11 +150,14 @@ def _failure(graph: _Graph) -> str:
     return graph("Gather", np.zeros(1, np.float32), graph("Cast", graph("Not", fine), to=TYPES["int64"]), name=REFUSE)
 
 
-def _numbers(graph: _Graph, action: Part, head: str, distribution: bool) -> None:
-    """Actions of numbers: the mean, in the environment's unit and within its bounds."""
+def _numbers(graph: _Graph, action: Part, head: str, distribution: bool, explore: bool) -> None:
+    """Actions of numbers: the mean, or drawn around it, in the environment's unit and within its bounds."""
     shape = np.array([-1, *action.shape])
     mean = graph("Add", graph("Mul", head, "action_scale"), "action_shift")
-    graph("Reshape", graph("Min", graph("Max", mean, "action_low"), "action_high"), shape, name="action")
+    drawn = mean
+    if explore:
+        drawn = graph("Add", mean, graph("Mul", graph("Mul", "action_std", "action_scale"), _normal(graph, mean)))
+    graph("Reshape", graph("Min", graph("Max", drawn, "action_low"), "action_high"), shape, name="action")
     graph.declare("action", action.dtype, action.shape, graph.outputs)
     if distribution:
         std = graph("Expand", graph("Mul", "action_std", "action_scale"), graph("Shape", mean))
@@ -159,15 +166,30 @@ def _numbers(graph: _Graph, action: Part, head: str, distribution: bool) -> None
             graph.declare(name, "float32", action.shape, graph.outputs)
 
 
-def _choices(graph: _Graph, action: Part, head: str, distribution: bool) -> None:
-    """Actions of choices: the likeliest of each."""
+def _normal(graph: _Graph, like: str) -> str:
+    return graph("RandomNormalLike", like, mean=0.0, scale=1.0)
+
+
+def _gumbel(graph: _Graph, like: str) -> str:
+    """−log(−log u): the largest of logits + such noise is drawn with the probabilities that they stand for."""
+    uniform = graph("RandomUniformLike", like, low=0.0, high=BELOW_ONE)
+    return graph("Neg", graph("Log", graph("Neg", graph("Log", uniform))))
+
+
+def _choices(graph: _Graph, action: Part, head: str, distribution: bool, explore: bool) -> None:
+    """Actions of choices: the likeliest of each, or drawn."""
     ends = np.cumsum(action.sizes)
-    logits = [
-        graph("Slice", head, np.array([end - size]), np.array([end]), np.array([1]))
-        for end, size in zip(ends, action.sizes, strict=True)
-    ]
-    likeliest = graph("Concat", *(graph("ArgMax", each, axis=1, keepdims=1) for each in logits), axis=1)
-    counted = graph("Reshape", graph("Add", likeliest, np.array(action.starts)), np.array([-1, *action.shape]))
+
+    def of_each(scores: str) -> list[str]:
+        return [
+            graph("Slice", scores, np.array([end - size]), np.array([end]), np.array([1]))
+            for end, size in zip(ends, action.sizes, strict=True)
+        ]
+
+    logits = of_each(head)
+    scores = of_each(graph("Add", head, _gumbel(graph, head))) if explore else logits
+    chosen = graph("Concat", *(graph("ArgMax", each, axis=1, keepdims=1) for each in scores), axis=1)
+    counted = graph("Reshape", graph("Add", chosen, np.array(action.starts)), np.array([-1, *action.shape]))
     graph("Cast", counted, to=TYPES[action.dtype], name="action")
     graph.declare("action", action.dtype, action.shape, graph.outputs)
     if distribution:

@@ -11,16 +11,18 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from kemeny.envs.faults import Faults
+from kemeny.envs.faults import TRIES, Faults
 from kemeny.envs.names import EnvLike
 from kemeny.envs.pool import Comeback, Stateful, inspect, make_halves
 from kemeny.envs.settings import Simulation
+from kemeny.errors import Damaged
 from kemeny.experience.acting import Policy
 from kemeny.experience.settings import Task
 from kemeny.experience.shard import LATEST_STARTS, NEVER, Shard
 from kemeny.observers import NOBODY, Observer
 from kemeny.rollout import Rollout
-from kemeny.spec import Spec
+from kemeny.spaces import ArraySpec
+from kemeny.spec import Spec, check_arrays
 
 F32 = np.float32
 NOISE_STREAM = 1
@@ -44,6 +46,8 @@ class Share:
     seed: int
     costs: tuple
     simulation: Simulation
+    explore: bool = True
+    """Whether the policy draws its actions there; if not, it takes its mean (or likeliest) action."""
 
     @property
     def columns(self) -> slice:
@@ -117,8 +121,9 @@ class Part:
         for number, shard in enumerate(self.shards, self.share.first_shard):
             rng = np.random.default_rng([NOISE_STREAM, self.share.seed, iteration, number])
             self.observer.begin("act")
-            shard.noise = policy.noise(rng, self.share.batch_length, shard.pool.num_envs)
-            shard.fell = np.zeros((self.share.batch_length, shard.pool.num_envs), bool)
+            rows = (self.share.batch_length, shard.pool.num_envs)
+            shard.noise = policy.noise(rng, *rows) if self.share.explore else np.zeros((*rows, policy.action_size), F32)
+            shard.fell = np.zeros(rows, bool)
             self.observer.end("act")
             views.append(columns(into, slice(begin, begin + shard.pool.num_envs)))
             begin += shard.pool.num_envs
@@ -190,6 +195,41 @@ class Part:
         """Give back the simulators' threads and processes."""
         for shard in self.shards:
             shard.pool.close()
+
+
+def check_standing(
+    standing: Mapping[str, np.ndarray],
+    spec: Spec,
+    *,
+    num_envs: int,
+    shards: int,
+    costs: int,
+    steps: int,
+    replayed: bool,
+    where: str,
+) -> None:
+    """Refuse what no environments can have left behind after so many steps, before anything is replayed.
+
+    `where` begins the names of the arrays in a checkpoint.
+    """
+    envs, whole = (num_envs,), np.dtype(np.int64)
+    shapes = {"faults": (shards,), "clock": envs, "restarts": envs, "since_restart": envs}
+    longest = standing["since_restart"].max(initial=0) if "since_restart" in standing and replayed else 0
+    observation, action = spec.observation, spec.action.array
+    paid = ArraySpec((*envs, 1 + costs), np.dtype(np.float64))
+    check_arrays(
+        standing,
+        {
+            **{name: ArraySpec(shape, whole) for name, shape in shapes.items()},
+            "observation": ArraySpec((*envs, *observation.shape), observation.dtype),
+            "actions": ArraySpec((int(longest), *envs, *action.shape), action.dtype),
+            **({"paid": paid} if "paid" in standing else {}),  # an older Kemeny did not store this
+        },
+        "The collector's part of the checkpoint",
+    )
+    restarts, since = standing["restarts"], standing["since_restart"]
+    if not ((since >= 0) & (since <= steps) & (restarts >= 1) & (restarts <= 1 + (1 + TRIES) * steps)).all():
+        raise Damaged(f"The checkpoint does not fit its run: {where}/restarts is more than its steps allow.")
 
 
 class StartLog:

@@ -7,6 +7,8 @@ from kemeny.ranges import Above, AtLeast, AtMost, Between
 
 BestBy = Literal["return", "average", "falls", "limits"]
 """What the best policy of a run is chosen by."""
+Deploy = Literal["mean", "explore"]
+"""How a policy acts when it is deployed: by its mean (or likeliest) action, or drawing actions as in training."""
 RESET_COST = 100.0
 """What a fall costs where nothing else is said (§6.2)."""
 FALL_TARGET = 1e-4
@@ -47,6 +49,21 @@ class Task:
     def long_envs(self, num_envs: int) -> int:
         """How many of the environments are cut after `long_cut` steps."""
         return 0 if self.long_cut is None else round(self.long_share * num_envs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """How the policy is meant to act, and where training measures what that costs."""
+
+    deploy: Deploy = "mean"
+    """How the policy acts when it is deployed or evaluated: by its mean (or likeliest) action, or drawing actions as it
+    does in training (explore)."""
+    deployed_envs: Annotated[int | None, AtLeast(0), AtMost(2**12)] = None
+    """Environments beside --num-envs in which the policy acts as deployed: nothing is learned from them, but limits are
+    kept for what they cost [with --deploy mean and limits on a continuing task, a tenth of --num-envs and at least 4;
+    otherwise 0, and limits are kept for the policy as it explores]."""
+    deployed_cut: Annotated[int | None, AtLeast(2)] = None
+    """Steps after which a trajectory in those environments is cut [ten times --cut, so that starts hardly count]."""
 
 
 @dataclasses.dataclass(frozen=True)

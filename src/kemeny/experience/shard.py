@@ -48,7 +48,7 @@ class Shard:
         """Which steps of the batch ended in a fall or a goal, on a continuing task."""
         self.paid = np.zeros((pool.num_envs, 1 + num_costs))
         """Reward and costs of the latest step, as the environment gave them: a resumed run must give them again."""
-        self.noise = np.empty(0, F32)
+        self.noise: np.ndarray = np.empty(0, F32)
         self.action = np.empty(0, F32)
 
     def restart(self, ids: np.ndarray) -> None:

@@ -21,6 +21,8 @@ class Batch(NamedTuple):
     """Restarts of environments that failed."""
     fault: str
     """What the latest failure was; empty if there was none."""
+    deployed: np.ndarray | None = None
+    """Each cost per step of the same policy as it is deployed; None if that is not measured."""
 
 
 class Source(Protocol):

@@ -71,7 +71,12 @@ def _returns(horizon: int, run: Run) -> dict[int, float]:
 
 
 def _costs(cost: str, field: str, run: Run) -> dict[int, float]:
-    """The mean over the trajectories of each evaluation; nothing if the run does not have this cost."""
+    """The mean over the trajectories of each evaluation; nothing if the run does not have this cost.
+
+    Of a run whose policy is deployed to explore, evaluations have that alone.
+    """
+    if field == "average_costs" and run.config["settings"]["deploy"] == "explore":
+        return {}
     names = run.config["settings"]["cost"]
     place = names.index(cost) if cost in names else len(names)
     found = ((steps, getattr(evaluation, field)) for steps, evaluation in evaluations(run))

@@ -22,6 +22,11 @@ from kemeny.learning.steps.protocol import PolicyStep
 from kemeny.rollout import Rollout
 from kemeny.spec import Spec
 
+GAP_MEMORY = 10
+"""Batches over which it is averaged what a cost is more as deployed. The few environments in which the policy acts as
+deployed give a tenth or a fifth of a batch's steps, so that together there are a batch's or two. Both costs are of the
+same policy, so that their difference changes more slowly than the cost itself."""
+
 
 class Learner(eqx.Module):
     """Everything that an update depends on but does not change.
@@ -51,6 +56,13 @@ class Learner(eqx.Module):
     """Batches that are learned from, the newest included."""
     pipeline: bool = eqx.field(static=True, default=False)
     """Whether a batch is collected by the policy before the newest one, while that is computed."""
+    deployed: bool = eqx.field(static=True, default=False)
+    """Whether limits are kept for the policy as it is deployed, which is measured beside each batch."""
+
+    @property
+    def gap_memory(self) -> tuple[int, ...]:
+        """Batches over which it is averaged what each cost is more as deployed: longer for rare costs."""
+        return tuple(max(GAP_MEMORY, memory) for memory in self.cost_memory or (1,) * len(self.limits))
 
 
 class Behaviour(eqx.Module):
@@ -91,6 +103,8 @@ class State(eqx.Module):
     """What a fall costs; None if that is given."""
     behind: Behaviour | None = None
     """Who acts in the next batch, if not this state's policy but the one before it."""
+    gap: RunningMean | None = None
+    """What it costs more to act as deployed; None if that is not measured."""
 
     @property
     def behaviour(self) -> Behaviour:
@@ -127,4 +141,5 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
         running_costs=RunningMean.init(len(learner.limits)) if any(m > 1 for m in learner.cost_memory) else None,
         reset_cost=None if learner.fall_target is None else ResetCost.init(learner.fall_target),
         behind=Behaviour(policy, normalizer) if learner.pipeline else None,
+        gap=RunningMean.init(len(learner.limits)) if learner.deployed else None,
     )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from kemeny.learning import lambda_choice
@@ -44,6 +45,7 @@ class Metrics(NamedTuple):
     step: Report
     costs: "CostMetrics | None"
     reset: "ResetMetrics | None"
+    deployed: "DeployedMetrics | None"
     critics: "CriticMetrics"
 
 
@@ -70,6 +72,13 @@ class ResetMetrics(NamedTuple):
     fall_rate: Float[Array, ""]
 
 
+class DeployedMetrics(NamedTuple):
+    """One entry per cost."""
+
+    deployed_cost: Float[Array, " cost"]
+    deployed_gap: Float[Array, " cost"]
+
+
 class CriticMetrics(NamedTuple):
     """How the critics were refitted."""
 
@@ -88,13 +97,17 @@ def plain_fields(metrics: Any) -> dict[str, Any]:
     return fields
 
 
-def update(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Metrics]:
+def update(
+    learner: Learner, state: State, rollout: Rollout, deployed: Float[Array | np.ndarray, " cost"] | None = None
+) -> tuple[State, Metrics]:
     """Algorithm 2 (and its discounted and constrained kin), lines 4 to 10, for one batch.
+
+    `deployed` is each cost per step of the policy that acted, as it is deployed, if limits are kept for that.
 
     Outside of a traced function, policy and critics are separate programs. JAX runs them in the background, and the
     policy does not wait for the critics: the next batch can be collected while they are refitted.
     """
-    improved, samples, work, metrics = _improve(learner, state, rollout)
+    improved, samples, work, metrics = _improve(learner, state, rollout, deployed)
     x, weight, (step_size, key) = samples.x, samples.weight, work
     fits = [
         refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse)
@@ -113,7 +126,9 @@ class _CriticWork(NamedTuple):
 
 
 @jax.jit
-def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, Samples, _CriticWork, Metrics]:
+def _improve(
+    learner: Learner, state: State, rollout: Rollout, deployed: Float[Array, " cost"] | None
+) -> tuple[State, Samples, _CriticWork, Metrics]:
     """Everything but the critics (lines 4 to 8 and 10)."""
     seen = state.normalizer.update(flatten(rollout.observation))
     behind = state.behaviour if learner.pipeline else None
@@ -129,7 +144,11 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
     running = state.running_costs
     if running is not None:
         running = running.add(jnp.stack([cost.objective for cost in costs]), learner.cost_memory)
-    limits = _limits(learner, costs, running)
+    gap = state.gap
+    if gap is not None:
+        assert deployed is not None, "what it costs as deployed is measured beside each batch"
+        gap = gap.add(deployed - jnp.stack([cost.rate for cost in costs]), learner.gap_memory)
+    limits = _limits(learner, costs, running, gap)
     policy, step, report = learner.step(
         state.policy, samples, limits, state.step, jax.random.fold_in(critic_key, STEP_STREAM)
     )
@@ -150,6 +169,7 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         step=report,
         costs=CostMetrics(objective[1:], limits.excess, realised[1:], _running_metrics(running)) if costs else None,
         reset=_reset_metrics(state.reset_cost, reset),
+        deployed=None if gap is None or deployed is None else DeployedMetrics(deployed, gap.mean),
         critics=CriticMetrics(jnp.zeros(len(estimates)), jnp.array(False)),
     )
     improved = dataclasses.replace(
@@ -166,16 +186,22 @@ def _improve(learner: Learner, state: State, rollout: Rollout) -> tuple[State, S
         running_costs=running,
         reset_cost=reset,
         behind=behind,
+        gap=gap,
     )
     step_size = annealed(learner.critic.critic_step_size, state.iteration, learner.iterations)
     return improved, samples, _CriticWork(step_size, critic_key), metrics
 
 
-def _limits(learner: Learner, costs: tuple[Estimate, ...], running: RunningMean | None) -> Limits:
-    """How far each limit is exceeded: by the newest batch, or by the mean over the last ones."""
-    if running is not None:
-        return Limits(running.mean - jnp.array(learner.limits), learner.criterion.slope)
-    excess = jnp.array([cost.objective - limit for cost, limit in zip(costs, learner.limits, strict=True)])
+def _limits(
+    learner: Learner, costs: tuple[Estimate, ...], running: RunningMean | None, gap: RunningMean | None
+) -> Limits:
+    """How far each limit is exceeded: by the newest batch or by the mean over the last ones, as deployed if known."""
+    if running is None:
+        excess = jnp.array([cost.objective - limit for cost, limit in zip(costs, learner.limits, strict=True)])
+    else:
+        excess = running.mean - jnp.array(learner.limits)
+    if gap is not None:
+        excess = excess + learner.criterion.slope * gap.mean
     return Limits(excess, learner.criterion.slope)
 
 

@@ -1,6 +1,7 @@
 """From settings to the objects that they describe."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from kemeny.envs.names import EnvLike
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
 from kemeny.experience.part import allocate
-from kemeny.experience.settings import RESET_COST
+from kemeny.experience.settings import RESET_COST, Deployment
 from kemeny.experience.source import Source
 from kemeny.learning.learner import Learner, State, init
 from kemeny.learning.reset_cost import FallTarget
@@ -61,6 +62,7 @@ def make_learner(settings: Settings) -> Learner:
         critic=settings.critic,
         reuse=settings.reuse,
         pipeline=settings.pipeline,
+        deployed=settings.meant_deployed_envs > 0,
     )
 
 
@@ -70,6 +72,12 @@ def make_state(learner: Learner, settings: Settings, spec: Spec) -> State:
     if room is not None and learner.fall_target is not None:
         room = room._replace(fall=np.zeros(room.cut.shape, bool))
     return init(learner, spec, jax.random.key(settings.seed), room)
+
+
+def make_deployed(settings: Settings) -> Deployment | None:
+    """In how many environments the policy acts as deployed, how, and for how long at a time; None if in none."""
+    envs = settings.meant_deployed_envs
+    return replace(settings.deployment, deployed_envs=envs, deployed_cut=settings.meant_deployed_cut) if envs else None
 
 
 def make_source(
@@ -90,6 +98,7 @@ def make_source(
         costs=settings.cost,
         simulation=settings.simulation,
         expected=settings.next_value == "expected",
+        deployed=make_deployed(settings),
         collectors=settings.collectors,
         place=place,
         observer=observer,

@@ -20,13 +20,14 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from kemeny.errors import Damaged, RunError, UserError
+from kemeny.experience.settings import Deploy
 from kemeny.runs import disk as files
 from kemeny.runs.disk import Disk, reason
 
@@ -275,6 +276,7 @@ def _checked(facts: dict[str, Any]) -> dict[str, Any]:
         ("log_sizes", isinstance(sizes, dict) and all(map(_is_count, sizes.values()))),
         ("best_score", _is_score(facts.get("best_score"))),
         ("network", "network" not in facts or _is_description(facts["network"])),
+        ("deploy", facts.get("deploy", "mean") in get_args(Deploy)),
         ("config_sum", isinstance(facts.get("config_sum", ""), str)),
         ("finished", isinstance(facts.get("finished", False), bool)),
     ):

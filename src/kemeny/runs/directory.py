@@ -33,7 +33,7 @@ from kemeny.runs.length import Length, is_record
 from kemeny.runs.load import load_policy
 from kemeny.runs.lock import locked
 from kemeny.runs.logs import EVALUATIONS, LOGS, METRICS
-from kemeny.runs.settings import cost_names, from_flat, to_flat, with_new_names
+from kemeny.runs.settings import as_it_was, cost_names, from_flat, to_flat
 
 LARGEST_CONFIG, LARGEST_LOG, LONGEST_LINE = 1024**2, 4 * 1024**3, 16 * 1024**2
 """Bytes. A run that logs 600 an iteration needs 35 billion steps of the default batch to fill a log."""
@@ -288,7 +288,7 @@ class Run:
     def _read_config(self) -> dict[str, Any]:
         config = self._parsed_config()
         try:
-            settings = from_flat(with_new_names(config["settings"]))
+            settings = from_flat(as_it_was(config["settings"]))
         except UserError as error:
             raise UserError(f"{self.path / CONFIG} is not the configuration of a run: {error}") from error
         flat = {**to_flat(settings), "cost": cost_names(settings)}

@@ -11,10 +11,12 @@ from kemeny.runs.limits import EXPLORING, MEAN_ACTION, verdicts
 
 
 def limits_in_last_evaluation(run: Run) -> list[str]:
-    """As the policy explores, for which training keeps the limits, and by its mean action."""
+    """As the policy explores, and by its mean action, unless it is deployed to explore."""
     if not run.config["settings"]["limit"] or not run.evaluations:
         return []
     last = Evaluation.from_record(run.evaluations[-1])
+    if run.config["settings"]["deploy"] == "explore":
+        return limits_kept(run.config, last.average_costs, EXPLORING)
     lines = limits_kept(run.config, last.average_costs, MEAN_ACTION)
     if last.exploring_costs is not None:
         lines = limits_kept(run.config, last.exploring_costs, EXPLORING) + lines

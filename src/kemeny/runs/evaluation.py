@@ -35,7 +35,7 @@ def evaluate(
     max_steps: int = 10_000,
     seed: int = 0,
     best: bool = False,
-    explore: bool = False,
+    explore: bool | None = None,
     trust: bool = False,
     costs: tuple[Cost, ...] = (),
     returns_only: bool = False,
@@ -60,7 +60,8 @@ def evaluate(
         max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
         seed: Of the start states.
         best: Of a run, take the policy of the best evaluation instead of the newest.
-        explore: Act as in training, with exploration, instead of by the mean (or likeliest) action.
+        explore: Act as in training, with exploration (True), or by the mean (or likeliest) action (False) [as the run's
+            --deploy says].
         trust: Run the code that the environment of a run needs, though you have not trained on it here before.
         costs: What to report beside the costs that the run was trained with: names, or functions. A run with costs
             that are functions needs them again here.
@@ -90,6 +91,7 @@ def evaluate(
         _refuse_long_run(given, "of an episodic run")
     if reset_cost is None:
         given = dataclasses.replace(given, reset_cost=subject.task.given_reset_cost)
+    explores = isinstance(subject.policy, Policy) and subject.policy.explores(explore)
     result = run_protocol(
         subject.policy,
         subject.env,
@@ -97,12 +99,12 @@ def evaluate(
         seed=evaluation_seed(seed, 0) if protocol is None else seed,
         costs=subject.costs,
         simulation=simulation,
-        explore=explore,
+        explore=explores,
         long_run=None if returns_only or subject.task.episodic else given,
         reset_cost=given.reset_cost,
         keep_trajectory=keep_trajectory,
     )
-    return _explained(result, subject, EXPLORING if explore else MEAN_ACTION)
+    return _explained(result, subject, EXPLORING if explores else MEAN_ACTION)
 
 
 class _Subject(NamedTuple):
@@ -139,7 +141,7 @@ def _with_functions(run: Run, given: tuple[Cost, ...]) -> tuple[Cost, ...]:
 
 
 def _of_rule(
-    policy: Policy | Rule, env: EnvLike | None, costs: tuple[Cost, ...], best: bool, explore: bool
+    policy: Policy | Rule, env: EnvLike | None, costs: tuple[Cost, ...], best: bool, explore: bool | None
 ) -> _Subject:
     if not callable(policy):
         raise UserError(f"Evaluate a run, a policy or a function from observations to actions: {policy!r} is none.")

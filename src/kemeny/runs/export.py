@@ -26,12 +26,20 @@ CHECKED = 1_000
 """Random observations on which a graph must act as the policy does before it is written."""
 
 
-def export(run: Run | str | Path, path: str | Path, *, best: bool = False, distribution: bool = False) -> Path:
+def export(
+    run: Run | str | Path,
+    path: str | Path,
+    *,
+    best: bool = False,
+    distribution: bool = False,
+    explore: bool | None = None,
+) -> Path:
     """Write the policy of a run directory, or of a checkpoint, to one file; its ending chooses the format.
 
-    `.onnx` is a graph that takes observations as the environment gives them and returns the mean (or likeliest) action
-    as the environment takes it; with `distribution` also `mean` and `std`, or `probabilities`. Before it is written it
-    is compared with the policy. `.npz` is plain arrays with a description. With `best`, the policy of the run's best
+    `.onnx` is a graph that takes observations as the environment gives them and returns the action as the environment
+    takes it: the mean (or likeliest) one, or, if it is to `explore`, one that the graph draws [as the run's --deploy
+    says]; with `distribution` also `mean` and `std`, or `probabilities`. Before it is written it is compared with the
+    policy, without what it draws. `.npz` is plain arrays with a description. With `best`, the policy of the run's best
     evaluation is taken. A file that exists is replaced.
     """
     path = Path(path)
@@ -43,11 +51,14 @@ def export(run: Run | str | Path, path: str | Path, *, best: bool = False, distr
     saved = checkpoint.best(source) if best else checkpoint.latest(source)
     policy = policy_of(saved)
     blueprint = draw_up(saved.arrays, saved.facts.get("network", PERCEPTRON), policy.spaces)
-    about = {**_origin(saved), **blueprint.description}
+    explores = policy.explores(explore)
+    about = {**_origin(saved), "deploy": "explore" if explores else "mean", **blueprint.description}
     if path.suffix == ".onnx":
         metadata = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
         content = to_onnx(blueprint, metadata, distribution=distribution)
         check_agreement(content, blueprint, policy, observations=CHECKED)
+        if explores:
+            content = to_onnx(blueprint, metadata, distribution=distribution, explore=True)
     else:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, description=np.array(json.dumps(about)), **blueprint.arrays)

@@ -62,6 +62,7 @@ def take_over(
     facts = {
         "iteration": 0, "seconds": 0.0, "log_sizes": {}, "best_score": None,
         "network": state.policy.network.description, "spaces": spec.spaces.description,
+        "deploy": settings.deployment.deploy,
     }  # fmt: skip
     about = {"path": str(source), "steps": saved.facts["steps"], "arrays_sum": saved.arrays_sum}
     return Initial({**arrays, **bounds(spec)}, facts, about)

@@ -11,7 +11,7 @@ def load_policy(run: str | Path, *, best: bool = False) -> Policy:
     """The policy of a run directory's newest sound checkpoint (or of a checkpoint); imports no JAX, runs no code.
 
     With `best`, that of the run's best evaluation. It takes observations as the environment gives them, and returns
-    actions as the environment takes them.
+    actions as the environment takes them. It acts as the run's --deploy says.
     """
     return policy_of(checkpoint.best(Path(run)) if best else checkpoint.latest(Path(run)))
 
@@ -22,4 +22,4 @@ def policy_of(saved: checkpoint.Checkpoint) -> Policy:
     network = saved.facts.get("network", PERCEPTRON)
     spaces = read_spaces(saved.facts["spaces"], where) if "spaces" in saved.facts else None
     check_policy(saved.arrays, network, spaces, where)
-    return Policy(saved.arrays, network, spaces)
+    return Policy(saved.arrays, network, spaces, saved.facts.get("deploy", "mean"))

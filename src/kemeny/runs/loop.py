@@ -143,7 +143,7 @@ class _Loop:
         self.observer.begin("update")
         learner = dataclasses.replace(self.learner, iterations=self.length.iterations(self.iteration))
         before = self.state.behaviour
-        self.state, metrics = update(learner, self.state, batch.rollout)
+        self.state, metrics = update(learner, self.state, batch.rollout, batch.deployed)
         self.behaviour = before if self.settings.pipeline else self.state.behaviour
         self.observer.end("update", self.state, metrics)
         self.iteration += 1
@@ -174,15 +174,17 @@ class _Loop:
         self.log()
         settings = self.settings
         self.observer.begin("evaluate")
-        result = self._evaluate(explore=False)
-        if settings.limit or settings.eval_exploring:  # training keeps limits for the policy as it explores
-            result = result.with_exploring(self._evaluate(explore=True))
+        explores = settings.deployment.deploy == "explore"
+        result = self._evaluate(explore=explores)
+        if settings.limit or settings.eval_exploring:
+            result = result.with_exploring(result if explores else self._evaluate(explore=True))
         self.observer.end("evaluate")
         record = {"steps": self.steps, **result.record()}
         self.logs.evaluation(record)
         self.observer.evaluation(record)
         slope = float(self.learner.criterion.slope)
-        score = result.score(settings.limit, slope, settings.best_by, settings.task.given_reset_cost)
+        kept_for = "deployed" if self.learner.deployed else "exploring"
+        score = result.score(settings.limit, slope, settings.best_by, settings.task.given_reset_cost, kept_for)
         if np.isfinite(score).all() and (self.best is None or score > self.best):
             self.best = score
             self.writer.write(self.saver.save_best, self.steps, self._arrays(), self._facts())
@@ -233,6 +235,7 @@ class _Loop:
             "best_score": self.best,
             "network": self.state.policy.network.description,
             "spaces": self.source.spec.spaces.description,
+            "deploy": self.settings.deployment.deploy,
             "config_sum": self.run.config_sum(self.steps),
             "finished": self.stop.finished,
         }

@@ -15,6 +15,7 @@ PAPER: dict[str, Any] = {
     "critic_l2": 3e-3,
     "cut": 5_000,
     "reset_cost": 100.0,
+    "deployed_envs": 0,
 }
 """Where the paper's settings (Appendix H, cut at its batch size) are not those of `Settings`.
 

@@ -19,7 +19,7 @@ from kemeny.criterion import Average, Criterion, Discounted
 from kemeny.envs.costs import FALL
 from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
-from kemeny.experience.settings import BestBy, EvaluationProtocol, Task
+from kemeny.experience.settings import BestBy, Deployment, EvaluationProtocol, Task
 from kemeny.learning.rare_events import memory_for
 from kemeny.learning.settings import Clipping, CriticFit, Factors, Networks, Passes, Projection, StepName, TrustRegion
 from kemeny.naming import name_of
@@ -31,6 +31,12 @@ assert set(get_args(AlgorithmName)) == set(ALGORITHMS)
 DEFAULT_GAMMA = 0.99
 CRITIC_LAMBDA = 0.95
 """Of the critics' targets, where λ of the advantages is chosen from the data."""
+FEWEST_DEPLOYED_ENVS, DEPLOYED_SHARE = 4, 10
+"""Environments in which the policy acts as deployed: one per ten of the others, but a few in any case, for of one or
+two each would weigh too much."""
+LONGER = 10
+"""How many times as long their trajectories are: a slow start, such as standing still at first, then hardly counts, as
+it hardly does where the policy is deployed."""
 MOST_WEIGHTS = 2**26
 """Far beyond use: what a damaged or hostile config.json asks for must not fill the memory."""
 
@@ -80,10 +86,11 @@ class Settings:
     """Collect each batch while the one before it is learned from: by the policy before the newest, which is corrected
     for. Both take place at the same time, if there are cores for both."""
     cost: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """A cost to limit: `fall`, `speed`, `cost`, or any key of the environment's info (in Python also a function);
-    repeatable, one --limit each."""
+    """A cost to limit: `fall`, `speed`, `jerk` (how much the action changes from step to step), `cost`, or any key of
+    the environment's info (in Python also a function); repeatable, one --limit each."""
     limit: Annotated[tuple[float, ...], tyro.conf.UseAppendAction] = ()
-    """Upper limit of the cost: per step for acpo, discounted sum for cpo; repeatable."""
+    """Upper limit of the cost, kept by the policy as deployed: per step for acpo, discounted sum for cpo;
+    repeatable."""
     cost_memory: Annotated[int | Literal["auto"], AtLeast(1), AtMost(10_000)] = "auto"
     """Batches over which a cost is averaged before it is compared with its limit, for costs that are rare; `auto`: 1,
     and for `fall` as many as make 10 falls at the limit."""
@@ -95,13 +102,14 @@ class Settings:
     """Evaluate the policy as it explores, too: how often it falls. With limits this is done in any case."""
     best_by: BestBy = "return"
     """What the best policy is chosen by, among those that keep the limits: the return at the longest horizon; the
-    average reward per step, less the reset cost of each fall; the fewest falls; or `limits`, kept strictly, both by the
-    mean action and exploring."""
+    average reward per step, less the reset cost of each fall; the fewest falls; or `limits`, kept strictly as deployed
+    and, with --deployed-envs 0, exploring."""
     checkpoint_every: Annotated[int, AtLeast(1)] = 100_000
     """Interactions between two checkpoints."""
     keep_checkpoints: Annotated[int, AtLeast(1)] = 3
     """Newest checkpoints kept."""
     task: Task = dataclasses.field(default_factory=Task)
+    deployment: Deployment = dataclasses.field(default_factory=Deployment)
     protocol: EvaluationProtocol = dataclasses.field(default_factory=EvaluationProtocol)
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
     networks: Networks = dataclasses.field(default_factory=Networks)
@@ -189,6 +197,21 @@ class Settings:
         share = 2 / (self.reuse + 1) if self.reuse_region == "shared" else 1.0
         return dataclasses.replace(self.region, delta=self.region.delta * share**2)
 
+    @property
+    def meant_deployed_envs(self) -> int:
+        """Environments in which the policy acts as deployed, for limits to be kept there."""
+        if self.deployment.deployed_envs is not None:
+            return self.deployment.deployed_envs
+        if not self.limit or self.task.episodic or self.deployment.deploy == "explore":
+            return 0
+        return max(FEWEST_DEPLOYED_ENVS, self.num_envs // DEPLOYED_SHARE)
+
+    @property
+    def meant_deployed_cut(self) -> int:
+        """Steps after which a trajectory in those environments is cut."""
+        given = self.deployment.deployed_cut
+        return LONGER * max(self.task.cut, self.task.long_cut or 0) if given is None else given
+
     def check(self) -> None:
         """Refuse what no run can be made of, with a `UserError`."""
         self._check_numbers()
@@ -197,6 +220,7 @@ class Settings:
         self._check_reuse()
         self._check_best_by()
         self._check_falls()
+        self._check_deployed()
         _ = self.criterion
 
     def _check_reuse(self) -> None:
@@ -220,6 +244,21 @@ class Settings:
             )
         if task.fall_target is not None and task.reset_cost != "auto":
             raise UserError("--fall-target is what --reset-cost auto aims at: give --reset-cost auto, or leave it out.")
+
+    def _check_deployed(self) -> None:
+        deployment = self.deployment
+        if deployment.deployed_envs and not self.limit:
+            raise UserError("--deployed-envs is for limits: give --cost NAME and --limit L, or leave it out.")
+        if deployment.deployed_envs and self.task.episodic:
+            raise UserError(
+                "--deployed-envs measures the cost per step in the long run, which an episodic task does not have: "
+                "leave it out."
+            )
+        if deployment.deployed_cut is not None and not self.meant_deployed_envs:
+            raise UserError(
+                "--deployed-cut is for environments in which the policy acts as deployed, of which there are none: "
+                "leave it out, or give --deployed-envs N, with limits."
+            )
 
     def _check_best_by(self) -> None:
         if self.best_by == "limits" and not self.limit:
@@ -308,6 +347,14 @@ RENAMED = {"rate": "rate_by", "critic_rate": "critic_step_size"}
 def with_new_names(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Settings from a config.json that an older Kemeny may have written."""
     return {RENAMED.get(name, name): value for name, value in flat.items()}
+
+
+def as_it_was(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from the config.json of a run that may be older than a setting whose default would change it.
+
+    Once, limits were kept for the policy as it explores, and no environments were apart for what is deployed.
+    """
+    return {**({"deployed_envs": 0} if flat.get("limit") else {}), **with_new_names(flat)}
 
 
 def from_flat(flat: Mapping[str, Any], default: Settings | None = None) -> Settings:
