@@ -239,3 +239,20 @@ def test_the_critic_converges_to_the_exact_value(criterion):
         value, exact = value - value.mean(), exact - exact.mean()
     np.testing.assert_allclose(value, exact, atol=0.12)
     assert float(metrics.rate) == pytest.approx(oracles.average_reward(P, r, policy), abs=0.1)
+
+
+@pytest.mark.parametrize("gae_lambda", [0.8, None], ids=["λ given", "λ from the data"])
+def test_a_batch_whose_rewards_are_all_equal_leaves_the_policy_as_it_is(gae_lambda):
+    """All that its advantages could show is the critic's error, of which this critic has much."""
+    learner = dataclasses.replace(SMALL, gae_lambda=gae_lambda)
+    state, batch = begin(learner), random_batch(BOX)
+    equal = batch._replace(signals=(jnp.full_like(batch.signals[0], -1.0),))
+    differs = equal._replace(signals=(equal.signals[0].at[3, 2].set(0.0),))
+    ends = equal._replace(terminal=equal.terminal.at[3, 2].set(True))
+    (after, metrics), *others = [update(learner, state, one) for one in (equal, differs, ends)]
+    assert metrics.step.outcome == Outcome.FLAT
+    assert np.array_equal(flat(after.policy), flat(state.policy))
+    assert not np.array_equal(flat(after.critics[0].network), flat(state.critics[0].network))
+    for stepped, metrics in others:
+        assert metrics.step.outcome == Outcome.ACCEPTED
+        assert not np.array_equal(flat(stepped.policy), flat(state.policy))

@@ -58,6 +58,10 @@ def estimate(
 ) -> tuple[Samples, tuple[Estimate, ...]]:
     """Advantages and critic targets of each sample, ρ̂ and J of each signal (Algorithm 2, lines 4 to 8).
 
+    If no two rewards of a batch differ and nothing ended in it, the reward's advantages are 0: what they showed is the
+    error of the critic. A step that followed it, batch after batch until a reward is found, would soon leave a policy
+    that tries nothing any more.
+
     If another policy than the state's acted, `log_prob` is what it gave to the actions. Of an older batch, ρ̂ and the
     gauge are those of the `newest`.
     """
@@ -69,6 +73,7 @@ def estimate(
     ratio = None if log_prob is None else jnp.exp(log_prob_now.reshape(log_prob.shape) - log_prob)
     kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
     signals = charged(rollout, state.reset_cost)
+    rewards_differ = (jnp.ptp(signals[0]) > 0) | rollout.terminal.any()
     advantages, targets, estimates = [], [], []
     for number, (signal, critic) in enumerate(zip(signals, state.critics, strict=True)):
         value = critic(x)
@@ -96,7 +101,9 @@ def estimate(
         candidates = None
         if number == 0 and learner.gae_lambda is None:
             other = [gae(bellman, signal, value, next_value, trace, one, kept) for one in LAMBDAS]
-            candidates = jnp.stack([flatten(advantage) for advantage in other])
+            candidates = jnp.where(rewards_differ, jnp.stack([flatten(advantage) for advantage in other]), 0)
+        if number == 0:
+            advantage = jnp.where(rewards_differ, advantage, 0)
         value, advantage, target = flatten(value), flatten(advantage), flatten(target)
         unexplained = jnp.var(target - value) / jnp.var(target)
         advantages.append(advantage)
