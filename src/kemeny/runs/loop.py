@@ -246,7 +246,8 @@ class _Loop:
         if self.flat_in_a_row >= self.settings.max_skipped:
             self.observer.say(
                 f"For {self.flat_in_a_row} batches every action taken was as good as any other: nothing is left to "
-                f"gain, and training ends after {record['steps']:,} steps."
+                f"gain, or no reward was found. Training ends after {record['steps']:,} steps. (To look for a rare "
+                "reward for longer: --max-skipped.)"
             )
             self.stop.finish()
         elif record["skipped_in_a_row"] >= self.settings.max_skipped:
