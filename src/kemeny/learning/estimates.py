@@ -73,7 +73,7 @@ def estimate(
     ratio = None if log_prob is None else jnp.exp(log_prob_now.reshape(log_prob.shape) - log_prob)
     kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
     signals = charged(rollout, state.reset_cost)
-    rewards_differ = (jnp.ptp(signals[0]) > 0) | rollout.terminal.any()
+    rewards_differ = ~(jnp.ptp(signals[0]) == 0) | rollout.terminal.any()  # NaN does: it must be noticed
     advantages, targets, estimates = [], [], []
     for number, (signal, critic) in enumerate(zip(signals, state.critics, strict=True)):
         value = critic(x)
