@@ -69,7 +69,7 @@ WORDS = {
 BASES = {
     "paper": ["paper"],
     "auto": ["λ from the data"],
-    "clipped": ["λ from the data", "no decay, clip ±5"],
+    "undecayed": ["λ from the data", "critics without decay"],
 }
 """What a table calls the bases of the study; nothing for that of the first."""
 IN_THE_TITLE = {"group", "env", "steps", "seeds", "base", "algorithm", "gamma", "cost", "limit", "episodic"}

@@ -79,7 +79,7 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
     assert (settings["cut"], settings["gae_lambda"], settings["steps"]) == (default, PAPER["gae_lambda"], 100)
     assert settings["log_std"] is None
     used = (
-        "--delta 0.01 --gae-lambda 0.95 --damping 0.01 --log-std None --observation-clip 10.0 --critic-l2 0.003 "
-        "--reset-cost 100.0 --deployed-envs 0"
+        "--delta 0.01 --gae-lambda 0.95 --damping 0.01 --log-std None --critic-l2 0.003 --reset-cost 100.0 "
+        "--deployed-envs 0"
     )
     assert f"Settings of the preset paper: {used}\n" in capsys.readouterr().out

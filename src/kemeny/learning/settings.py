@@ -20,7 +20,7 @@ class Networks:
     log_std: float | None = -1.0
     """Initial log standard deviation of a Gaussian policy; None: the paper's, −0.5 for atrpo and trpo, −1 for acpo and
     cpo."""
-    observation_clip: Annotated[float, AtLeast(0)] = 5.0
+    observation_clip: Annotated[float, AtLeast(0)] = 10.0
     """Normalised observations are clipped to ± this."""
 
 
