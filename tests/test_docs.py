@@ -18,7 +18,14 @@ from kemeny.learning.reuse import ImportanceMetrics
 from kemeny.learning.steps import clip, natural, project
 from kemeny.learning.steps.direction import Case
 from kemeny.learning.steps.protocol import Outcome, Report
-from kemeny.learning.update import CostMetrics, CriticMetrics, Metrics
+from kemeny.learning.update import (
+    CostMetrics,
+    CriticMetrics,
+    DeployedMetrics,
+    Metrics,
+    ResetMetrics,
+    RunningCostMetrics,
+)
 from kemeny.machine import RECORDED_VERSIONS
 from kemeny.runs.checkpoint import latest
 from kemeny.runs.settings import Settings, to_flat
@@ -58,7 +65,10 @@ def projected_run(tmp_path_factory):
 NATURAL = set(natural.Details._fields) - {"diagnosis"}
 CLIP = set(clip.Details._fields)
 PROJECT = {*project.Details._fields, *project.Limited._fields} - {"limited"}
-LIMITED = {*CostMetrics._fields, *natural.Diagnosis._fields}
+COSTS = {*CostMetrics._fields, *DeployedMetrics._fields} - {"running"}
+LIMITED = COSTS | set(natural.Diagnosis._fields)
+RARE = {*RunningCostMetrics._fields, *ResetMetrics._fields}
+"""With `--cost fall`, `--cost-memory` or `--reset-cost auto`; that an update then has them: test_falls.py."""
 EXPECTED = {"luck_removed"}
 """With `--next-value expected` alone; that a run then has it: tasks/test_luck.py."""
 REUSE = set(ImportanceMetrics._fields)
@@ -68,16 +78,16 @@ REUSE = set(ImportanceMetrics._fields)
 def test_every_metric_is_documented_and_every_documented_metric_exists(
     tiny_run, constrained_run, clipped_run, projected_run
 ):
-    groups = {"step", "costs", "critics", "details", "importance"}
+    groups = {"step", "costs", "reset", "deployed", "critics", "details", "importance"}
     fields = {*Metrics._fields, *Report._fields, *CriticMetrics._fields} - groups
     everything = documented("metrics.jsonl")
-    assert fields | NATURAL | CLIP | PROJECT | LIMITED | REUSE <= everything
-    everything -= EXPECTED | REUSE
+    assert fields | NATURAL | CLIP | PROJECT | LIMITED | REUSE | RARE <= everything
+    everything -= EXPECTED | REUSE | RARE
     assert set(tiny_run.metrics[0]) == everything - LIMITED - CLIP
     assert set(constrained_run.metrics[0]) == everything - CLIP
     assert set(clipped_run.metrics[0]) == everything - LIMITED - NATURAL
     common = everything - LIMITED - NATURAL - CLIP
-    assert set(projected_run.metrics[0]) == common | PROJECT | set(CostMetrics._fields)
+    assert set(projected_run.metrics[0]) == common | PROJECT | COSTS
 
 
 def test_every_field_of_an_evaluation(tiny_run):
@@ -109,9 +119,10 @@ def test_every_part_of_a_checkpoint(tiny_run, clipped_run):
     assert set(json.loads((saved.path / "facts.json").read_text())) == documented("A checkpoint's facts.json")
     parts = [{name.split("/")[0] for name in one.arrays} for one in (saved, clipped)]
     everything = documented("A checkpoint's arrays.safetensors")
-    assert {"memory", "behind"} <= everything  # of runs with --reuse and --pipeline: test_init_from.py
-    assert parts[0] == everything - {"step", "memory", "behind"}
-    assert parts[1] == everything - {"memory", "behind"}
+    others = {"memory", "behind", "running_costs", "reset_cost", "gap"}  # with settings that these runs do not have
+    assert others <= everything
+    assert parts[0] == everything - {"step"} - others
+    assert parts[1] == everything - others
 
 
 @pytest.mark.parametrize("member", [*Outcome, *Case], ids=lambda member: member.name)
