@@ -72,7 +72,19 @@ BASES = {
     "undecayed": ["λ from the data", "critics without decay"],
 }
 """What a table calls the bases of the study; nothing for that of the first."""
-IN_THE_TITLE = {"group", "env", "steps", "seeds", "base", "algorithm", "gamma", "cost", "limit", "episodic"}
+IN_THE_TITLE = {
+    "deployed_envs",
+    "group",
+    "env",
+    "steps",
+    "seeds",
+    "base",
+    "algorithm",
+    "gamma",
+    "cost",
+    "limit",
+    "episodic",
+}
 """What a table or a title names in another way."""
 
 

@@ -34,12 +34,13 @@ NOT_LEARNED_FROM = {"threads", "eval_every", "eval_max_steps", "checkpoint_every
 def learned_with(settings: Settings) -> dict:
     flat = {name: value for name, value in to_flat(settings).items() if name not in NOT_LEARNED_FROM}
     flat["reset_cost"] = RESET_COST if flat["reset_cost"] is None else flat["reset_cost"]  # these tasks have no goals
+    flat["deployed_envs"] = settings.meant_deployed_envs
     return {**flat, "cost_gae_lambda": settings.meant_cost_gae_lambda if settings.limit else None}
 
 
 def test_what_the_study_arrived_at_is_the_default():
     """And the paper's settings, which it began with, are those of the preset."""
-    for name, preset in (("cheetah-auto", {}), ("cheetah-paper", PAPER)):
+    for name, preset in (("cheetah-undecayed", {}), ("cheetah-paper", PAPER)):
         (run, *_) = study.ARMS[name].runs
         given = {**preset, "steps": 1_000_000, "seed": run.settings.seed}
         assert learned_with(run.settings) == learned_with(from_flat(given))
