@@ -14,6 +14,9 @@ from tests.envs.toys import Counter
 class Still:
     """A policy in name only: it takes action 0."""
 
+    def explores(self, explore):
+        return False
+
     def head(self, observation):
         return observation
 
