@@ -50,7 +50,8 @@ def evaluate(
         trajectories: How many, each from a start state of its own.
         max_steps: Steps of each trajectory. Returns are until a fall; for the long run it goes on, by a restart.
         seed: Of the start states.
-        cost: A cost to report beside those the run was trained with: `speed`, `jerk`, or any key of info; repeatable.
+        cost: A cost to report beside those the run was trained with: `fall`, `speed`, `jerk`, or any key of info;
+            repeatable.
         returns_only: Stop each trajectory at a fall, and estimate no long run.
         warm_up: Steps of each trajectory that the long run leaves out [chosen by MSER-5].
         precision: Stop before --max-steps as soon as the interval of the long-run reward is so narrow, relative to the

@@ -85,8 +85,8 @@ class CriticFit:
     critic_step_size: Annotated[float, AtLeast(0)] = 3e-4
     """Adam's step size for the critics, annealed linearly to 0 over the run."""
     critic_l2: Annotated[float, AtLeast(0)] = 0.0
-    """Weight of Σw² in the critics' loss (weights, not biases). Above 0, a critic whose targets become small loses its
-    weights, and does not learn any more."""
+    """Weight of Σw² in the critics' loss (weights, not biases). Above 0, a critic whose targets become small may
+    lose all its weights, and then learns no more."""
     critic_epochs: Annotated[int, AtLeast(1)] = 10
     """Passes over the batch for each critic."""
     critic_minibatch: Annotated[int, AtLeast(1)] = 100
