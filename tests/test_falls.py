@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import kemeny
+from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
 from kemeny.experience.collect import Collector
+from kemeny.experience.deployed import Deployed
 from kemeny.experience.evaluate import evaluate
 from kemeny.experience.long_run import Ends, Series, long_run
-from kemeny.experience.settings import EvaluationProtocol, Task
+from kemeny.experience.settings import Deployment, EvaluationProtocol, Task
 from kemeny.learning.learner import init
 from kemeny.learning.rare_events import memory_for
 from kemeny.learning.reset_cost import LARGEST, STEP, FallTarget, ResetCost
@@ -22,6 +24,7 @@ from kemeny.learning.running_mean import RunningMean
 from kemeny.learning.settings import TrustRegion
 from kemeny.learning.steps.natural import Natural
 from kemeny.learning.update import update
+from kemeny.observers import NOBODY
 from kemeny.runs import out_of_reach
 from kemeny.runs.assembly import make_learner
 from kemeny.runs.interrupts import Interrupted
@@ -206,6 +209,16 @@ def test_falls_are_a_cost_and_goals_are_none(reset_cost):
     assert falls == batch.signals[2].sum() == (48 if reset_cost == 0.0 else 32)
     assert set(np.unique(batch.signals[2][ended])) == ({1} if reset_cost == 0.0 else {0, 1})
     assert not batch.signals[2][~ended].any()
+
+
+@pytest.mark.parametrize(("reset_cost", "falls"), [(None, 32), (0.0, 48), ("auto", 32)])
+def test_goals_are_no_falls_where_the_policy_acts_as_deployed(reset_cost, falls):
+    task, deployment = Task(reset_cost=reset_cost, cut=1_000), Deployment(deployed_envs=4, deployed_cut=1_000)
+    env = functools.partial(Tumbler, 5, True)
+    apart = Deployed(deployment, env, task, 60, 0, ("age", "fall"), Simulation(), NOBODY)
+    apart.begin()
+    assert apart.costs(policy_for(2, 2, discrete=True), 0)[1] == pytest.approx(falls / 240)
+    apart.close()
 
 
 def test_the_learner_charges_what_the_collector_left_to_it():
