@@ -56,11 +56,15 @@ def refit(
 ) -> tuple[Critic, optax.OptState, Float[Array, ""], Bool[Array, ""]]:
     """Minimise the squared error to the targets by Adam over shuffled minibatches (Algorithm 2, line 9).
 
+    A quadratic part is fitted first, by least squares, and the network to what it leaves.
     If the samples are those of several batches, a pass is as long as one of them, over samples drawn from all.
     Returns the critic, Adam's moments, the mean loss of the last pass, and whether a number was not finite: then critic
     and moments are the old ones.
     """
     adam = optax.scale_by_adam()
+    if critic.quadratic is not None:
+        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight)
+        critic, target = dataclasses.replace(critic, quadratic=quadratic), target - quadratic(x)
     if fit.critic_unit == "targets":
         critic = in_unit_of(critic, target)
     goal = (target - critic.mean) / critic.unit

@@ -51,6 +51,8 @@ class Learner(eqx.Module):
     """λ of the critics' targets; None: that of the advantages."""
     networks: Networks = eqx.field(static=True, default=Networks())
     step: PolicyStep = eqx.field(static=True, default=Natural())
+    delta_end: float | None = eqx.field(static=True, default=None)
+    """The share of δ that is left at the end of the run; None: all of it."""
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
     reuse: int = eqx.field(static=True, default=1)
     """Batches that are learned from, the newest included."""
@@ -118,7 +120,9 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
     policy = networks.build_policy(learner.networks, spec, policy_key)
     # Folding in the signal's number gives the reward's critic the same start however many costs there are.
     critics = tuple(
-        networks.build_critic(learner.networks, spec, jax.random.fold_in(critic_key, signal))
+        networks.build_critic(
+            learner.networks, spec, jax.random.fold_in(critic_key, signal), learner.critic.critic_quadratic
+        )
         for signal in range(1 + len(learner.limits))
     )
     memory = None

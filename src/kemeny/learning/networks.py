@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from kemeny.learning.quadratic import Quadratic
 from kemeny.learning.settings import Activation, Networks
 from kemeny.spaces import FORBIDDEN, Discrete, first_of_each
 from kemeny.spec import Continuous, Spec
@@ -193,7 +194,8 @@ PolicyNetwork = GaussianPolicy | CategoricalPolicy | CategoricalsPolicy
 
 
 class Critic(eqx.Module):
-    """v(s) = mean + unit · network(s): the bias of one signal under the average criterion, else its discounted value.
+    """v(s) = mean + unit · network(s) + quadratic(s): the bias of one signal under the average criterion, else its
+    discounted value. Not every critic has a quadratic part.
 
     The unit and the mean make learning the same whatever the scale and offset of the signal. They are settled by the
     first batch that shows what the signal is like (`first_batch.py`).
@@ -203,10 +205,12 @@ class Critic(eqx.Module):
     mean: Float[Array, ""]
     unit: Float[Array, ""]
     settled: Bool[Array, ""]
+    quadratic: Quadratic | None = None
 
     def __call__(self, x: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The value of each (normalised) state."""
-        return self.mean + self.unit * self.network(x)[..., 0]
+        value = self.mean + self.unit * self.network(x)[..., 0]
+        return value if self.quadratic is None else value + self.quadratic(x)
 
 
 def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNetwork:
@@ -222,7 +226,8 @@ def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNet
             return CategoricalsPolicy(network, several.choices, spec.mask > 0)
 
 
-def build_critic(networks: Networks, spec: Spec, key: PRNGKeyArray) -> Critic:
-    """An untrained critic of one signal."""
+def build_critic(networks: Networks, spec: Spec, key: PRNGKeyArray, quadratic: bool = False) -> Critic:
+    """An untrained critic of one signal, with or without a quadratic part."""
     network = Perceptron.init(networks, key, spec.observation.size, 1, CRITIC_HEAD_GAIN)
-    return Critic(network, mean=jnp.zeros(()), unit=jnp.ones(()), settled=jnp.array(False))
+    beside = Quadratic.init(spec) if quadratic else None
+    return Critic(network, mean=jnp.zeros(()), unit=jnp.ones(()), settled=jnp.array(False), quadratic=beside)

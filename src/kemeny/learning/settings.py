@@ -31,6 +31,8 @@ class TrustRegion:
     delta: Annotated[float, Above(0)] = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch. The clipped step
     stops where it is exceeded, and may go beyond it a little."""
+    delta_end: Annotated[float | None, Above(0)] = None
+    """δ at the end of the run, reached along a line [δ throughout]: short steps keep what is nearly the best."""
     damping: Annotated[float, AtLeast(0)] = 0.3
     """Added to the diagonal of the Fisher matrix: it keeps noise out of directions that hardly change the policy."""
     cg_iterations: Annotated[int, AtLeast(1)] = 10
@@ -94,3 +96,6 @@ class CriticFit:
     critic_unit: Literal["signal", "targets"] = "signal"
     """The unit in which a critic learns: of the reward or cost, or of the values that it is fitted to, which in a slow
     system are much larger."""
+    critic_quadratic: bool = False
+    """Give the critics a quadratic function of the observations beside their networks, fitted by least squares: values
+    of queues and stocks grow like squares."""

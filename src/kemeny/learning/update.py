@@ -148,7 +148,7 @@ def _improve(
     if gap is not None:
         assert deployed is not None, "what it costs as deployed is measured beside each batch"
         gap = gap.add(deployed - jnp.stack([cost.rate for cost in costs]), learner.gap_memory)
-    limits = _limits(learner, costs, running, gap)
+    limits = _limits(learner, costs, running, gap)._replace(delta_share=_delta_share(learner, state))
     policy, step, report = learner.step(
         state.policy, samples, limits, state.step, jax.random.fold_in(critic_key, STEP_STREAM)
     )
@@ -203,6 +203,13 @@ def _limits(
     if gap is not None:
         excess = excess + learner.criterion.slope * gap.mean
     return Limits(excess, learner.criterion.slope)
+
+
+def _delta_share(learner: Learner, state: State) -> float | Float[Array, ""]:
+    """The share of δ that the next step may use: along a line from 1 to what is left at the end."""
+    if learner.delta_end is None:
+        return 1.0
+    return learner.delta_end + annealed(1 - learner.delta_end, state.iteration, learner.iterations)
 
 
 def _running_metrics(running: RunningMean | None) -> RunningCostMetrics | None:

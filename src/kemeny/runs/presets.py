@@ -23,12 +23,15 @@ PAPER: dict[str, Any] = {
 
 QUEUES: dict[str, Any] = {
     "num_envs": 500,
-    "batch_size": 100_000,
-    "gae_lambda": 0.99,
+    "batch_size": 50_000,
+    "gae_lambda": 0.9,
+    "critic_gae_lambda": 0.99,
     "damping": 0.01,
+    "rate_by": "td",
     "next_value": "expected",
     "cut": 10**9,
     "critic_unit": "targets",
+    "critic_quadratic": True,
     "critic_step_size": 1e-3,
     "critic_epochs": 5,
     "critic_minibatch": 500,

@@ -198,6 +198,11 @@ class Settings:
         return dataclasses.replace(self.region, delta=self.region.delta * share**2)
 
     @property
+    def meant_delta_end(self) -> float | None:
+        """The share of δ that is left at the end of the run; None: all of it."""
+        return None if self.region.delta_end is None else self.region.delta_end / self.region.delta
+
+    @property
     def meant_deployed_envs(self) -> int:
         """Environments in which the policy acts as deployed, for limits to be kept there."""
         if self.deployment.deployed_envs is not None:
@@ -299,6 +304,9 @@ class Settings:
         for name, (hint, value) in _annotated(self).items():
             if name != "limit" and (must_be := complaint(hint, value)):
                 raise UserError(f"--{name.replace('_', '-')} is {value}; it must be {must_be}.")
+        delta, end = self.region.delta, self.region.delta_end
+        if end is not None and end > delta:
+            raise UserError(f"--delta-end is {end:g}; it must be at most --delta, {delta:g}.")
         hidden = self.networks.hidden
         if sum(a * b for a, b in itertools.pairwise((1, *hidden))) > MOST_WEIGHTS:
             raise UserError(f"--hidden is {hidden}; it must have at most {MOST_WEIGHTS:,} weights in all.")

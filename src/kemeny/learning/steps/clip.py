@@ -50,7 +50,7 @@ class Clip:
         """One step."""
         advantage, spread = standardized(samples)
         moved, moments, taken = ascend(
-            self.passes, self._clipped_surrogate, policy, samples, advantage, self.delta, state, key
+            self.passes, self._clipped_surrogate, policy, samples, advantage, self.delta * limits.delta_share, state, key
         )
         gradient = ravel_pytree(policy_gradient(policy, samples, advantage))[0]
         finite = jnp.isfinite(gradient).all() & jnp.isfinite(ravel_pytree((moved, moments))[0]).all()

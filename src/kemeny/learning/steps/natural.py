@@ -62,6 +62,7 @@ class Natural:
         """One step."""
         del key
         region, slope, excess = self.region, limits.slope, limits.excess
+        delta = region.delta * limits.delta_share
         theta, unravel = ravel_pytree(policy)
 
         def distribution(point: Array) -> Any:
@@ -83,7 +84,7 @@ class Natural:
         solved = [natural(b_i) for b_i in b]
         least = functools.reduce(jnp.minimum, [curvature for _, curvature in solved], least)
         nb = jnp.array([nb_i for nb_i, _ in solved]).reshape(b.shape)
-        gram, nb = direction.gram(product, g, ng, b, nb, excess, region.delta)
+        gram, nb = direction.gram(product, g, ng, b, nb, excess, delta)
         plan = direction.plan(gram)
         step = plan.along_g * ng + plan.along_b @ nb
 
@@ -98,7 +99,7 @@ class Natural:
             change = cost_change(candidate)
             limits_respected = jnp.all(jnp.where(excess > 0, change < 0, excess + change <= 0))
             better = (improvement > 0) | jnp.any(excess > 0)
-            return Candidate(improvement, kl, better & (kl <= region.delta) & limits_respected)
+            return Candidate(improvement, kl, better & (kl <= delta) & limits_respected)
 
         search = trust_region.backtrack(judge, theta, step, region)
         finite = jnp.isfinite(g).all() & jnp.isfinite(step).all()

@@ -119,7 +119,7 @@ class Project:
         self, policy: PolicyNetwork, samples: Samples, limits: Limits, state: Memory, key: PRNGKeyArray
     ) -> tuple[PolicyNetwork, Memory, Report]:
         """One step."""
-        delta, slope = self.region.delta, limits.slope
+        delta, slope = self.region.delta * limits.delta_share, limits.slope
         theta, unravel = ravel_pytree(policy)
         here = policy(samples.x)
         kept_price, price = self._prices(samples, limits, state.price)
@@ -190,7 +190,7 @@ class Project:
         sigma_c = jnp.array(sigma[1:])
         varies = ~(sigma_c <= 0)
         per_cost = jnp.where(varies, 1 / jnp.where(varies, sigma_c, 1), 0)
-        steps = jnp.clip(limits.excess * per_cost / (limits.slope * jnp.sqrt(2 * self.region.delta)), -1, 1)
+        steps = jnp.clip(limits.excess * per_cost / (limits.slope * jnp.sqrt(2 * self.region.delta * limits.delta_share)), -1, 1)
         move = steps * sigma[0] * per_cost
         kept = jnp.maximum(price + self.projection.multiplier_step_size * move, 0)
         return kept, jnp.maximum(kept + move, 0)

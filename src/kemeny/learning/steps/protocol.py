@@ -33,12 +33,14 @@ class Outcome(enum.IntEnum):
 
 
 class Limits(NamedTuple):
-    """What a step must know of J and its limits."""
+    """What bounds a step, beside its settings."""
 
     excess: Float[Array, " cost"]
     """How far J of each cost lies above its limit, in the units of the limit (negative: slack)."""
     slope: float
     """J changes by slope · E[A] to first order: what an average advantage of 1 is worth in the units of J."""
+    delta_share: float | Float[Array, ""] = 1.0
+    """The share of δ that this step may use: trust regions may narrow over a run."""
 
 
 class Report(NamedTuple):
