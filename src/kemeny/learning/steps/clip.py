@@ -49,8 +49,9 @@ class Clip:
     ) -> tuple[PolicyNetwork, optax.OptState, Report]:
         """One step."""
         advantage, spread = standardized(samples)
+        delta = self.delta * limits.delta_share
         moved, moments, taken = ascend(
-            self.passes, self._clipped_surrogate, policy, samples, advantage, self.delta * limits.delta_share, state, key
+            self.passes, self._clipped_surrogate, policy, samples, advantage, delta, state, key
         )
         gradient = ravel_pytree(policy_gradient(policy, samples, advantage))[0]
         finite = jnp.isfinite(gradient).all() & jnp.isfinite(ravel_pytree((moved, moments))[0]).all()

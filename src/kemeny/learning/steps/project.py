@@ -190,7 +190,8 @@ class Project:
         sigma_c = jnp.array(sigma[1:])
         varies = ~(sigma_c <= 0)
         per_cost = jnp.where(varies, 1 / jnp.where(varies, sigma_c, 1), 0)
-        steps = jnp.clip(limits.excess * per_cost / (limits.slope * jnp.sqrt(2 * self.region.delta * limits.delta_share)), -1, 1)
+        radius = jnp.sqrt(2 * self.region.delta * limits.delta_share)
+        steps = jnp.clip(limits.excess * per_cost / (limits.slope * radius), -1, 1)
         move = steps * sigma[0] * per_cost
         kept = jnp.maximum(price + self.projection.multiplier_step_size * move, 0)
         return kept, jnp.maximum(kept + move, 0)
