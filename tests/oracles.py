@@ -94,7 +94,10 @@ def simulate(rng, P, r, policy, time, envs):
     return s, a, reward, s_next
 
 
-def least_squares(features, target, weight):
-    """The coefficients with the least weighted sum of squared errors, in double precision, by another method."""
-    root = np.sqrt(weight.astype(np.float64))
-    return np.linalg.lstsq(features.astype(np.float64) * root[:, None], target * root, rcond=None)[0]
+def ridge_regression(features, target, weight, ridge):
+    """The coefficients with the least weighted mean of squared errors plus ridge · their squares: as many samples more
+    as coefficients, in double precision."""
+    root = np.sqrt(weight / weight.sum(), dtype=np.float64)
+    more = np.sqrt(ridge) * np.eye(features.shape[1])
+    rows = np.concatenate([features * root[:, None], more])
+    return np.linalg.lstsq(rows, np.concatenate([target * root, np.zeros(len(more))]), rcond=None)[0]

@@ -13,7 +13,9 @@ from kemeny.learning.critic import refit
 from kemeny.learning.estimates import estimate
 from kemeny.learning.learner import Learner, init
 from kemeny.learning.settings import CriticFit, Networks, TrustRegion
+from kemeny.learning.steps.clip import Clip
 from kemeny.learning.steps.natural import Natural
+from kemeny.learning.steps.project import Project
 from kemeny.learning.steps.protocol import Outcome
 from kemeny.learning.steps.surrogate import policy_gradient
 from kemeny.learning.update import _improve, update
@@ -149,6 +151,27 @@ def test_the_critics_step_size_is_annealed_to_zero():
         moves.append(np.abs(flat(after.critics[0].network) - flat(state.critics[0].network)).max())
         state = after
     assert moves[0] > moves[1] > moves[2] == 0
+
+
+@pytest.mark.parametrize("step", [Natural(), Clip(), Project()], ids=["natural", "clip", "project"])
+def test_the_trust_region_narrows_along_a_line(step):
+    """In the middle of the run a step is one of the δ between, at the end one of the last δ."""
+    learner = dataclasses.replace(SMALL, step=step, delta_end=0.1, iterations=2)
+    narrow = dataclasses.replace(begin(learner), iteration=jnp.array(1, jnp.int32))
+
+    def steps_as(share, iteration):
+        delta = share * 0.02
+        region = dataclasses.replace(step, **({"delta": delta} if step == Clip() else {"region": TrustRegion(delta)}))
+        state = dataclasses.replace(narrow, iteration=jnp.array(iteration, jnp.int32))
+        moved, _ = update(learner, state, random_batch(BOX))
+        same, metrics = update(dataclasses.replace(learner, step=region, delta_end=None), state, random_batch(BOX))
+        assert metrics.step.outcome == Outcome.ACCEPTED
+        np.testing.assert_allclose(flat(moved.policy), flat(same.policy), rtol=1e-4, atol=1e-6)
+
+    steps_as(1.0, 0)
+    steps_as(0.55, 1)
+    steps_as(0.1, 2)
+    steps_as(0.1, 3)  # an extended run's, until its new end is known
 
 
 def one_hot_mdp(seed, states=4, actions=3):

@@ -190,6 +190,8 @@ CHANGED = {
     "critic_epochs": 2,
     "critic_minibatch": 20,
     "critic_unit": "targets",
+    "critic_quadratic": True,
+    "delta_end": 0.001,
 }
 ELSEWHERE = {
     "cost": "test_constraints.py",

@@ -44,7 +44,7 @@ class Gram(NamedTuple):
     s: Float[Array, "limit limit"]
     c: Float[Array, " limit"]
     """How far each limit is exceeded now (negative: slack)."""
-    delta: float
+    delta: float | Float[Array, ""]
 
 
 Vector = Float[Array, " parameter"]
@@ -52,7 +52,13 @@ Vectors = Float[Array, "limit parameter"]
 
 
 def gram(
-    product: Callable[[Vector], Vector], g: Vector, ng: Vector, b: Vectors, nb: Vectors, c: Array, delta: float
+    product: Callable[[Vector], Vector],
+    g: Vector,
+    ng: Vector,
+    b: Vectors,
+    nb: Vectors,
+    c: Array,
+    delta: float | Float[Array, ""],
 ) -> tuple[Gram, Vectors]:
     """The problem of these gradients, from approximations ng of H⁻¹g and nb of H⁻¹b; and better ones of H⁻¹b.
 

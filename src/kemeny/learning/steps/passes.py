@@ -42,7 +42,7 @@ def ascend(
     policy: PolicyNetwork,
     samples: Samples,
     advantage: Float[Array, " sample"],
-    delta: float,
+    delta: float | Float[Array, ""],
     moments: optax.OptState,
     key: PRNGKeyArray,
 ) -> Ascent:

@@ -82,7 +82,7 @@ def relative_entropy(samples: Samples, advantage: Column, beta: Scalar) -> Scala
     return samples.average_over_actions(weight * log_weight)
 
 
-def price_of_region(samples: Samples, advantage: Column, delta: float) -> Scalar:
+def price_of_region(samples: Samples, advantage: Column, delta: float | Scalar) -> Scalar:
     """The least β at which the relative entropy is at most δ, for advantages of mean 0, by bisection of log β.
 
     It is at most max Ā/β, which gives the upper end. Where even the best samples alone are within δ, β is so small that
