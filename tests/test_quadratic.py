@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+import kemeny
 from kemeny import UserError
 from kemeny.learning.critic import refit
 from kemeny.learning.networks import build_critic
@@ -14,6 +15,8 @@ from kemeny.learning.settings import CriticFit, Networks
 from kemeny.spaces import Discrete
 from kemeny.spec import Spec, vector
 from tests.oracles import ridge_regression
+from tests.tasks.test_luck import stop_after
+from tests.test_training import same_numbers
 
 RNG = np.random.default_rng(0)
 SPEC = Spec(vector(3), Discrete(2), None)
@@ -102,3 +105,13 @@ def test_with_it_a_critic_knows_the_differences_of_large_values():
 def test_too_many_observations_are_refused():
     with pytest.raises(UserError, match=f"at most {MOST_FEATURES} observed numbers, and here there are 51"):
         build_critic(Networks(), Spec(vector(51), Discrete(2), None), jax.random.key(0), quadratic=True)
+
+
+def test_a_run_with_it_and_a_narrowing_region_resumes_exactly(tmp_path):
+    settings = {
+        "env_kwargs": {"regime": "IL"}, "preset": "queues", "steps": 2_000, "num_envs": 20, "batch_size": 400,
+        "eval_every": 10**6, "eval_trajectories": 2, "eval_max_steps": 20, "checkpoint_every": 800, "hidden": (8,),
+    }  # fmt: skip
+    whole = kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "whole", **settings)
+    kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "part", callback=stop_after(1_200), **settings)
+    assert same_numbers(whole, kemeny.resume(tmp_path / "part"))

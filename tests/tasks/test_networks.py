@@ -159,6 +159,16 @@ def test_gymnasium_knows_the_ids():
 # Unstable policies, and where copies restart
 
 
+def test_overflows_are_counted_in_training(tmp_path):
+    settings = {"steps": 2_000, "num_envs": 20, "batch_size": 1_000, "hidden": (8,), "eval_max_steps": 50}
+    few, none = (
+        kemeny.train("kemeny/CrissCross-v0", out=tmp_path / name, preset="queues", env_kwargs=kwargs, **settings)
+        for name, kwargs in (("few", {"regime": "BH", "largest": 8}), ("none", {"regime": "BH", "largest": 10**6}))
+    )
+    assert sum(record["cuts"] for record in few.metrics) > 0
+    assert sum(record["cuts"] for record in none.metrics) == 0
+
+
 def test_copies_that_overflow_are_cut_and_said():
     env = tasks.ProcessVectorEnv(tasks.criss_cross("BH"), 50, largest=3)
     env.reset(seed=0)

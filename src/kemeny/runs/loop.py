@@ -223,6 +223,7 @@ class _Loop:
             "steps": self.steps,
             "iteration": self.iteration,
             "falls": batch.falls,
+            "cuts": int(np.count_nonzero(batch.rollout.cut)),
             "faults": batch.faults,
             "seconds": time.monotonic() - self.began,
         }
