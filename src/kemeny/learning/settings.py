@@ -31,8 +31,6 @@ class TrustRegion:
     delta: Annotated[float, Above(0)] = 0.02
     """Trust region δ: the most KL divergence a step may cause, averaged over the states of the batch. The clipped step
     stops where it is exceeded, and may go beyond it a little."""
-    delta_end: Annotated[float | None, Above(0)] = None
-    """δ at the end of the run, reached along a line [δ throughout]: short steps keep what is nearly the best."""
     damping: Annotated[float, AtLeast(0)] = 0.3
     """Added to the diagonal of the Fisher matrix: it keeps noise out of directions that hardly change the policy."""
     cg_iterations: Annotated[int, AtLeast(1)] = 10
@@ -41,6 +39,8 @@ class TrustRegion:
     """Factor by which a rejected step is shortened."""
     backtrack_tries: Annotated[int, AtLeast(1)] = 10
     """Step lengths tried before the update is skipped."""
+    delta_end: Annotated[float | None, Above(0)] = None
+    """δ at the end of the run, reached along a line [δ throughout]: short steps keep what is nearly the best."""
 
 
 @dataclasses.dataclass(frozen=True)
