@@ -165,16 +165,11 @@ def test_the_trust_region_narrows_along_a_line(step):
 
     def steps_as(share, iteration):
         delta = share * 0.02
-        region = dataclasses.replace(
-            step, **({"delta": delta} if isinstance(step, Clip) else {"region": TrustRegion(delta)})
-        )
+        changed = {"delta": delta} if isinstance(step, Clip) else {"region": TrustRegion(delta)}
+        other = dataclasses.replace(learner, step=dataclasses.replace(step, **changed), delta_end=None)
         state = dataclasses.replace(narrow, iteration=jnp.array(iteration, jnp.int32))
         moved, _ = update(learner, state, random_batch(BOX))
-        same, metrics = update(
-            dataclasses.replace(learner, step=dataclasses.replace(step, **changed), delta_end=None),
-            state,
-            random_batch(BOX),
-        )
+        same, metrics = update(other, state, random_batch(BOX))
         assert metrics.step.outcome == Outcome.ACCEPTED
         np.testing.assert_allclose(flat(moved.policy), flat(same.policy), rtol=1e-4, atol=1e-6)
 
