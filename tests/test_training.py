@@ -190,7 +190,7 @@ CHANGED = {
     "critic_epochs": 2,
     "critic_minibatch": 20,
     "critic_unit": "targets",
-    "critic_quadratic": True,
+    "critic_form": "quadratic",
     "delta_end": 0.001,
 }
 ELSEWHERE = {

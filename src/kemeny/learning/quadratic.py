@@ -40,8 +40,8 @@ class Quadratic(eqx.Module):
         """0 everywhere; or a `UserError` where there would be too many products."""
         if spec.features > MOST_FEATURES:
             raise UserError(
-                f"A quadratic part of the critics (--critic-quadratic) is for at most {MOST_FEATURES} observed "
-                f"numbers, and here there are {spec.features}: leave it out."
+                f"A quadratic part of the critics (--critic-form quadratic) is for at most {MOST_FEATURES} observed "
+                f"numbers, and here there are {spec.features}: use --critic-form network."
             )
         size = 1 + spec.observation.size + spec.features * (spec.features + 1) // 2
         return cls(jnp.zeros(size), jnp.zeros(()), spec.features)

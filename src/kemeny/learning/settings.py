@@ -96,6 +96,6 @@ class CriticFit:
     critic_unit: Literal["signal", "targets"] = "signal"
     """The unit in which a critic learns: of the reward or cost, or of the values that it is fitted to, which in a slow
     system are much larger."""
-    critic_quadratic: bool = False
-    """Give the critics a quadratic function of the observations beside their networks, fitted by least squares: values
-    of queues and stocks grow like squares."""
+    critic_form: Literal["network", "quadratic"] = "network"
+    """What a critic is: a network; or a quadratic function of the observations, fitted by least squares, and a network
+    for the rest. Values of queues and stocks grow like squares."""

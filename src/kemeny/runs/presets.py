@@ -32,7 +32,7 @@ QUEUES: dict[str, Any] = {
     "next_value": "expected",
     "cut": 10**9,
     "critic_unit": "targets",
-    "critic_quadratic": True,
+    "critic_form": "quadratic",
     "critic_step_size": 1e-3,
     "critic_epochs": 3,
     "critic_minibatch": 500,
