@@ -158,7 +158,7 @@ def line_of(run: kemeny.Run) -> dict[str, Any]:
 def keep(runs: tyro.conf.Positional[Path], only: tuple[str, ...] = ()) -> None:
     """Evaluate the finished runs of a sweep that are not kept yet, and keep them."""
     for path in sorted(runs.iterdir()):
-        lines = kept.read(KEPT) if KEPT.exists() else {}
+        lines = kept.read(KEPT)
         chosen = not only or any(path.name.startswith(begin) for begin in only)
         if (
             chosen
@@ -167,7 +167,7 @@ def keep(runs: tyro.conf.Positional[Path], only: tuple[str, ...] = ()) -> None:
             and glance(path).state is State.FINISHED
         ):
             line = line_of(kemeny.Run(path))
-            kept.write(KEPT, {**lines, line["name"]: line})
+            kept.write(KEPT, {**kept.read(KEPT), line["name"]: line})  # read anew: another process may keep runs, too
             print(line)
 
 
