@@ -160,13 +160,13 @@ FAST = Passes(policy_step_size=1e-2, policy_minibatch=20)
 @pytest.mark.parametrize("step", [Natural(), Clip(FAST), Project(FAST)], ids=["natural", "clip", "project"])
 def test_the_trust_region_narrows_along_a_line(step):
     """In the middle of the run a step is one of the δ between, at the end one of the last δ."""
-    learner = dataclasses.replace(SMALL, step=step, delta_end=0.1, iterations=2)
+    learner = dataclasses.replace(SMALL, step=step, last_delta_share=0.1, iterations=2)
     narrow = dataclasses.replace(begin(learner), iteration=jnp.array(1, jnp.int32))
 
     def steps_as(share, iteration):
         delta = share * 0.02
         changed = {"delta": delta} if isinstance(step, Clip) else {"region": TrustRegion(delta)}
-        other = dataclasses.replace(learner, step=dataclasses.replace(step, **changed), delta_end=None)
+        other = dataclasses.replace(learner, step=dataclasses.replace(step, **changed), last_delta_share=None)
         state = dataclasses.replace(narrow, iteration=jnp.array(iteration, jnp.int32))
         moved, _ = update(learner, state, random_batch(BOX))
         same, metrics = update(other, state, random_batch(BOX))

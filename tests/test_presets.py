@@ -83,3 +83,8 @@ def test_what_is_given_goes_before_the_preset_on_the_command_line(tmp_path, monk
         "--deployed-envs 0"
     )
     assert f"Settings of the preset paper: {used}\n" in capsys.readouterr().out
+
+
+def test_a_trust_region_that_would_grow_is_refused():
+    with pytest.raises(UserError, match=r"--delta-end is 0\.1; it must be at most --delta, 0\.02"):
+        from_flat({"delta_end": 0.1}).check()

@@ -107,6 +107,12 @@ def test_too_many_observations_are_refused():
         build_critic(Networks(), Spec(vector(51), Discrete(2), None), jax.random.key(0), quadratic=True)
 
 
+def test_a_run_with_too_many_observations_leaves_nothing_behind(tmp_path):
+    with pytest.raises(UserError, match="and here there are 376: use --critic-form network"):
+        kemeny.train("Humanoid-v3", critic_form="quadratic", out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_with_it_and_a_narrowing_region_resumes_exactly(tmp_path):
     settings = {
         "env_kwargs": {"regime": "IL"}, "preset": "queues", "steps": 2_000, "num_envs": 20, "batch_size": 400,

@@ -51,7 +51,7 @@ class Learner(eqx.Module):
     """λ of the critics' targets; None: that of the advantages."""
     networks: Networks = eqx.field(static=True, default=Networks())
     step: PolicyStep = eqx.field(static=True, default=Natural())
-    delta_end: float | None = eqx.field(static=True, default=None)
+    last_delta_share: float | None = eqx.field(static=True, default=None)
     """The share of δ that is left at the end of the run; None: all of it."""
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
     reuse: int = eqx.field(static=True, default=1)

@@ -25,6 +25,15 @@ MOST_FEATURES = 50
 """Observations of which all products are taken: 50 numbers have 1,275."""
 
 
+def refuse_too_many(spec: Spec) -> None:
+    """A `UserError` where there would be too many products."""
+    if spec.features > MOST_FEATURES:
+        raise UserError(
+            f"A quadratic part of the critics (--critic-form quadratic) is for at most {MOST_FEATURES} observed "
+            f"numbers, and here there are {spec.features}: use --critic-form network."
+        )
+
+
 class Quadratic(eqx.Module):
     """q(x) = a + b·x + Σ cᵢⱼ xᵢ xⱼ; the products are those of the first `plain` components, i ≤ j."""
 
@@ -37,12 +46,8 @@ class Quadratic(eqx.Module):
 
     @classmethod
     def init(cls, spec: Spec) -> "Quadratic":
-        """0 everywhere; or a `UserError` where there would be too many products."""
-        if spec.features > MOST_FEATURES:
-            raise UserError(
-                f"A quadratic part of the critics (--critic-form quadratic) is for at most {MOST_FEATURES} observed "
-                f"numbers, and here there are {spec.features}: use --critic-form network."
-            )
+        """0 everywhere."""
+        refuse_too_many(spec)
         size = 1 + spec.observation.size + spec.features * (spec.features + 1) // 2
         return cls(jnp.zeros(size), jnp.zeros(()), spec.features)
 

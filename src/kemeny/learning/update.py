@@ -207,9 +207,9 @@ def _limits(
 
 def _delta_share(learner: Learner, state: State) -> float | Float[Array, ""]:
     """The share of δ that the next step may use: along a line from 1 to what is left at the end."""
-    if learner.delta_end is None:
+    if learner.last_delta_share is None:
         return 1.0
-    return learner.delta_end + annealed(1 - learner.delta_end, state.iteration, learner.iterations)
+    return learner.last_delta_share + annealed(1 - learner.last_delta_share, state.iteration, learner.iterations)
 
 
 def _running_metrics(running: RunningMean | None) -> RunningCostMetrics | None:

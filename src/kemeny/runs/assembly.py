@@ -59,7 +59,7 @@ def make_learner(settings: Settings) -> Learner:
         critic_gae_lambda=settings.meant_critic_gae_lambda,
         networks=settings.meant_networks,
         step=step,
-        delta_end=settings.meant_delta_end,
+        last_delta_share=settings.meant_last_delta_share,
         critic=settings.critic,
         reuse=settings.reuse,
         pipeline=settings.pipeline,

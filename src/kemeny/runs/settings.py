@@ -198,7 +198,7 @@ class Settings:
         return dataclasses.replace(self.region, delta=self.region.delta * share**2)
 
     @property
-    def meant_delta_end(self) -> float | None:
+    def meant_last_delta_share(self) -> float | None:
         """The share of δ that is left at the end of the run; None: all of it."""
         return None if self.region.delta_end is None else self.region.delta_end / self.region.delta
 

@@ -11,6 +11,7 @@ from kemeny.envs.trust import remember
 from kemeny.errors import UserError
 from kemeny.experience.check import known_beforehand
 from kemeny.experience.collect import make_outlook
+from kemeny.learning.quadratic import refuse_too_many
 from kemeny.machine import differences, keep_compiled, keep_cores, surroundings, xla_cores
 from kemeny.observers import Observer, Observers
 from kemeny.runs import checkpoint
@@ -120,6 +121,8 @@ def _begin(
     spec = inspect(env, costs=settings.cost, simulation=settings.simulation)
     if settings.next_value == "expected":
         make_outlook(env).close()
+    if settings.critic.critic_form == "quadratic":
+        refuse_too_many(spec)
     keep_compiled(xla_cores())
     initial = None if init_from is None else take_over(init_from, settings, spec, env.name, Observers(observers).say)
     config = {
