@@ -197,6 +197,25 @@ def test_a_restart_elsewhere_leads_to_a_state_that_was_visited():
     assert env.states.sum() == 0
 
 
+def test_a_shuffled_restart_has_the_jobs_of_a_visited_state_in_other_queues():
+    """Class 2 has priority and is nearly always empty; a restart shows it with many jobs."""
+    env = tasks.ProcessVectorEnv(tasks.server_allocation((0.4, 0.02), (1.0, 1.0), (1.0, 1.0)), 500, start="shuffled")
+    env.reset(seed=0)
+    totals = {0}
+    for _ in range(300):
+        env.step(np.where(env.states[:, 1:] > 0, 1, 0))
+        totals |= set(env.states.sum(axis=1).tolist())
+    visited = env.visited.copy()
+    longest = env.states[:, 1].max()
+    env.reset(options={"reset_mask": np.ones(500, bool)})
+    assert set(env.states.sum(axis=1).tolist()) <= totals
+    assert {tuple(sorted(row)) for row in env.states.tolist()} <= {tuple(sorted(row)) for row in visited.tolist()}
+    assert env.states[:, 1].max() > longest
+    assert abs(env.states[:, 0].mean() - env.states[:, 1].mean()) < 0.2 * env.states.mean()
+    env.reset(seed=0)
+    assert env.states.sum() == 0
+
+
 def test_states_come_back():
     env = tasks.ProcessVectorEnv(tasks.n_model(), 10, start="elsewhere")
     env.reset(seed=3)
@@ -259,7 +278,8 @@ def test_a_network_that_is_none_gets_a_sentence(wrong, sentence):
         (lambda: tasks.n_model().model(1), "must be at least 2, not 1"),
         (lambda: tasks.n_model().model(3, cost="wait"), "no cost named 'wait'"),
         (lambda: tasks.ProcessVectorEnv(tasks.n_model(), 2, largest=0), "it must be more than 0"),
-        (lambda: tasks.ProcessVectorEnv(tasks.n_model(), 2, start="there"), "must be 'first' or 'elsewhere'"),  # type: ignore[arg-type]
+        (lambda: tasks.ProcessVectorEnv(tasks.n_model(), 2, start="there"), "must be 'first', 'elsewhere' or 'shuffled'"),  # type: ignore[arg-type]
+        (lambda: tasks.ProcessVectorEnv(tasks.dual_sourcing(), 2, start="shuffled"), "cannot change places"),
         (lambda: tasks.process_of("CrissCross-v0", regmie="BH"), "has no argument 'regmie'; its arguments are regime"),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """A process as Gymnasium environments: one copy, or thousands of copies in one call."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -11,10 +11,10 @@ from gymnasium.vector.utils import batch_space
 from kemeny.errors import UserError
 from kemeny.tasks.process import Process
 
-Start = Literal["first", "elsewhere"]
+Start = Literal["first", "elsewhere", "shuffled"]
 MASK, REGENERATION = "action_mask", "regeneration"
 KEPT_STATES = 1_000
-"""Visited states among which a restart chooses, with `start="elsewhere"`."""
+"""Visited states among which a restart chooses, unless `start` is `"first"`."""
 
 
 class ProcessVectorEnv(VectorEnv):
@@ -26,7 +26,9 @@ class ProcessVectorEnv(VectorEnv):
     `info["regeneration"]` which are in the first state of the process: what comes next is then independent of the past.
 
     A restart leads to the first state of the process or, with `start="elsewhere"`, to a state in which some copy was
-    not long ago: then the copies stay near the steady state however often they are restarted.
+    not long ago: then the copies stay near the steady state however often they are restarted. With `start="shuffled"`
+    the parts of such a state change places: as many jobs, in other queues. So restarts show what a policy hardly ever
+    leads to, such as a long queue that it always serves first.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -36,8 +38,13 @@ class ProcessVectorEnv(VectorEnv):
     ) -> None:
         if largest is not None and not largest > sum(process.start):
             raise UserError(f"largest is {largest}; it must be more than {sum(process.start)}, the sum of the start.")
-        if start not in ("first", "elsewhere"):
-            raise UserError(f"start is {start!r}; it must be 'first' or 'elsewhere'.")
+        if start not in get_args(Start):
+            raise UserError(f"start is {start!r}; it must be 'first', 'elsewhere' or 'shuffled'.")
+        if start == "shuffled" and len({*zip(process.lowest, process.highest, strict=True)}) > 1:
+            raise UserError(
+                f"start is 'shuffled', but the parts of {process.name} cannot change places: "
+                "their smallest or largest values differ. Use 'first' or 'elsewhere'."
+            )
         self.process, self.num_envs, self.largest, self.start = process, num_envs, largest, start
         self.single_observation_space, self.single_action_space = spaces_of(process)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -56,7 +63,8 @@ class ProcessVectorEnv(VectorEnv):
         if self.start == "first":
             self.states[mask] = self.process.start
         else:
-            self.states[mask] = self.visited[self.np_random.integers(len(self.visited), size=int(mask.sum()))]
+            chosen = self.visited[self.np_random.integers(len(self.visited), size=int(mask.sum()))]
+            self.states[mask] = self.np_random.permuted(chosen, axis=1) if self.start == "shuffled" else chosen
         return self._observe(), self._describe()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
@@ -68,7 +76,7 @@ class ProcessVectorEnv(VectorEnv):
         truncated = self._never
         if self.largest is not None:
             truncated = info["overflow"] = self.states.sum(axis=1) > self.largest
-        if self.start == "elsewhere":
+        if self.start != "first":
             self._remember(truncated)
         return self._observe(), reward, self._never, truncated, info
 
