@@ -191,6 +191,9 @@ CHANGED = {
     "critic_minibatch": 20,
     "critic_unit": "targets",
     "critic_form": "quadratic",
+    "critic_input": "compressed",
+    "critic_loss": "changes",
+    "state_weight": "relative",
     "delta_end": 0.001,
 }
 ELSEWHERE = {

@@ -9,6 +9,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from kemeny.learning.changes import Changes
 from kemeny.learning.minibatches import minibatches
 from kemeny.learning.networks import Critic
 from kemeny.learning.settings import CriticFit
@@ -53,26 +54,39 @@ def refit(
     step_size: Float[Array, ""],
     key: PRNGKeyArray,
     batches: int = 1,
+    changes: Changes | None = None,
 ) -> tuple[Critic, optax.OptState, Float[Array, ""], Bool[Array, ""]]:
     """Minimise the squared error to the targets by Adam over shuffled minibatches (Algorithm 2, line 9).
 
-    A quadratic part is fitted first, by least squares, and the network to what it leaves.
+    A quadratic part is fitted first, by least squares, and the network to what it leaves. With `changes`, both are also
+    fitted to how the targets change from one step to the next.
     If the samples are those of several batches, a pass is as long as one of them, over samples drawn from all.
     Returns the critic, Adam's moments, the mean loss of the last pass, and whether a number was not finite: then critic
     and moments are the old ones.
     """
     adam = optax.scale_by_adam()
     if critic.quadratic is not None:
-        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight)
+        beside = None if changes is None else changes.beside(target, weight)
+        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight, beside)
         critic, target = dataclasses.replace(critic, quadratic=quadratic), target - quadratic(x)
+        changes = None if changes is None else changes.less(quadratic(changes.next_x) - quadratic(x))
     if fit.critic_unit == "targets":
         critic = in_unit_of(critic, target)
     goal = (target - critic.mean) / critic.unit
-    share = weight * (len(weight) / jnp.sum(weight))  # of mean 1 over the batch, so that a minibatch's mean is unbiased
+    in_shares = len(weight) / jnp.sum(weight)  # of mean 1 over the batch, so that a minibatch's mean is unbiased
+    columns = (critic.seen(x), goal, weight * in_shares)
+    if changes is not None:
+        beside = changes.beside(target, weight)
+        columns += (critic.seen(beside.next_x), beside.change / critic.unit, beside.weight * in_shares)
 
-    def loss(network, x, goal, share):
+    def loss(network, x, goal, share, *beside):
         weight_norm = sum(jnp.sum(w**2) for w in network.weights)
-        return jnp.mean(share * (network(x)[..., 0] - goal) ** 2) + fit.critic_l2 * weight_norm
+        value = network(x)[..., 0]
+        error = jnp.mean(share * (value - goal) ** 2)
+        if beside:
+            next_x, change, share_of_change = beside
+            error += jnp.mean(share_of_change * (network(next_x)[..., 0] - value - change) ** 2)
+        return error + fit.critic_l2 * weight_norm
 
     def descend(carry, part):
         network, optimizer = carry
@@ -82,7 +96,7 @@ def refit(
         return (network, optimizer), value
 
     def go_over(carry, key):
-        return jax.lax.scan(descend, carry, minibatches(key, (x, goal, share), fit.critic_minibatch, batches))
+        return jax.lax.scan(descend, carry, minibatches(key, columns, fit.critic_minibatch, batches))
 
     start = (critic.network, optimizer)
     fitted, losses = jax.lax.scan(go_over, start, jax.random.split(key, fit.critic_epochs))

@@ -1,6 +1,6 @@
 """What an update depends on (`Learner`) and what it changes (`State`)."""
 
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -54,6 +54,8 @@ class Learner(eqx.Module):
     last_delta_share: float | None = eqx.field(static=True, default=None)
     """The share of δ that is left at the end of the run; None: all of it."""
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
+    state_weight: Literal["equal", "relative"] = eqx.field(static=True, default="equal")
+    """Whether states of unusual value count less (`state_weight.py`)."""
     reuse: int = eqx.field(static=True, default=1)
     """Batches that are learned from, the newest included."""
     pipeline: bool = eqx.field(static=True, default=False)
@@ -118,10 +120,16 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
     """The state before the first batch; if batches are reused, `room` is one whose shapes all have."""
     policy_key, critic_key, key = jax.random.split(key, 3)
     policy = networks.build_policy(learner.networks, spec, policy_key)
-    quadratic = learner.critic.critic_form == "quadratic"
+    form = learner.critic
     # Folding in the signal's number gives the reward's critic the same start however many costs there are.
     critics = tuple(
-        networks.build_critic(learner.networks, spec, jax.random.fold_in(critic_key, signal), quadratic)
+        networks.build_critic(
+            learner.networks,
+            spec,
+            jax.random.fold_in(critic_key, signal),
+            quadratic=form.critic_form == "quadratic",
+            compressed=form.critic_input == "compressed",
+        )
         for signal in range(1 + len(learner.limits))
     )
     memory = None

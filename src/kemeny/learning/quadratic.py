@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kemeny.errors import UserError
+from kemeny.learning.changes import Changes
 from kemeny.spec import Spec
 
 LEAST_SHARE = 0.2
@@ -63,13 +64,25 @@ class Quadratic(eqx.Module):
         return jnp.concatenate([jnp.ones_like(x[:, :1]), x, x[:, rows] * x[:, columns]], 1)
 
     def refitted(
-        self, x: Float[Array, "sample obs"], target: Float[Array, " sample"], weight: Float[Array, " sample"]
+        self,
+        x: Float[Array, "sample obs"],
+        target: Float[Array, " sample"],
+        weight: Float[Array, " sample"],
+        changes: Changes | None = None,
     ) -> "Quadratic":
-        """Nearer to the least squares of a batch, in which each sample has a weight; the first batch counts whole."""
+        """Nearer to the least squares of a batch, in which each sample has a weight; the first batch counts whole.
+
+        The changes, if they are given, are as many equations more.
+        """
         features = self.features(x)
         share = weight / jnp.sum(weight)
         gram = features.T @ (share[:, None] * features) + RIDGE * jnp.eye(features.shape[1])
-        found = jnp.linalg.solve(gram, features.T @ (share * target))
+        moment = features.T @ (share * target)
+        if changes is not None:
+            steps, share = self.features(changes.next_x) - features, changes.weight / jnp.sum(weight)
+            gram += steps.T @ (share[:, None] * steps)
+            moment += steps.T @ (share * changes.change)
+        found = jnp.linalg.solve(gram, moment)
         newest = jnp.maximum(LEAST_SHARE, 1 / (self.fits + 1))
         weights = (1 - newest) * self.weights + newest * found
         sound = jnp.isfinite(weights).all()

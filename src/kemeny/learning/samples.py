@@ -9,6 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from kemeny.learning.changes import Changes
+
+
+class Following(NamedTuple):
+    """The step after each one, for critics that are fitted to changes."""
+
+    x: Float[Array, "sample obs"]
+    target: tuple[Float[Array, " sample"], ...]
+    weight: Float[Array, " sample"]
+    """1 if it belongs to the same trajectory, else 0: after a cut or an end, and after the last step of the batch."""
+
 
 class Samples(NamedTuple):
     """One entry per step of the batch."""
@@ -25,9 +36,21 @@ class Samples(NamedTuple):
     """What each critic is refitted to."""
     weight: Float[Array, " sample"]
     """How much the sample counts: one of weight 2 counts as two."""
+    size: tuple[Float[Array, " sample"], ...] | None = None
+    """What the errors of each critic are divided by; None if by nothing."""
+    following: Following | None = None
     importance: Float[Array, " sample"] | None = None
     """How much likelier the action is under the policy that is to be improved than under the one that acted, up to a
     limit; None if that is the same policy."""
+
+    def goals(self, signal: int) -> tuple[Float[Array, " sample"], Float[Array, " sample"], Changes | None]:
+        """What a critic is refitted to: its targets, how much each sample counts, and the changes of the targets."""
+        target, weight, next_step = self.target[signal], self.weight, self.following
+        if self.size is not None:
+            weight = weight / self.size[signal] ** 2
+        if next_step is None:
+            return target, weight, None
+        return target, weight, Changes(next_step.x, next_step.target[signal] - target, weight * next_step.weight)
 
     def average(self, values: Float[Array, " sample"]) -> Float[Array, ""]:
         """The weighted mean over the samples."""

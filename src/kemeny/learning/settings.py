@@ -96,6 +96,12 @@ class CriticFit:
     critic_unit: Literal["signal", "targets"] = "signal"
     """The unit in which a critic learns: of the reward or cost, or of the values that it is fitted to, which in a slow
     system are much larger."""
+    critic_input: Literal["normalized", "compressed"] = "normalized"
+    """What the networks of the critics see: normalised observations as they are, or their arcsinh, which grows like a
+    logarithm. A network tells 30 from 60 deviations apart only by the latter."""
+    critic_loss: Literal["values", "changes"] = "values"
+    """What a critic is fitted to: its targets, or also how they change from one step to the next. Advantages are made
+    of changes, which in a slow system are small beside the values."""
     critic_form: Literal["network", "quadratic"] = "network"
     """What a critic is: a network; or a quadratic function of the observations, fitted by least squares, and a network
     for the rest. Values of queues and stocks grow like squares."""

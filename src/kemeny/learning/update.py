@@ -108,11 +108,13 @@ def update(
     policy does not wait for the critics: the next batch can be collected while they are refitted.
     """
     improved, samples, work, metrics = _improve(learner, state, rollout, deployed)
-    x, weight, (step_size, key) = samples.x, samples.weight, work
-    fits = [
-        refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse)
-        for critic, optimizer, target in zip(improved.critics, state.optimizers, samples.target, strict=True)
-    ]
+    x, (step_size, key) = samples.x, work
+    fits = []
+    for signal, (critic, optimizer) in enumerate(zip(improved.critics, state.optimizers, strict=True)):
+        target, weight, changes = samples.goals(signal)
+        fits.append(
+            refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse, changes)
+        )  # fmt: skip
     critics, optimizers, losses, broken = zip(*fits, strict=True)
     improved = dataclasses.replace(improved, critics=critics, optimizers=optimizers)
     return improved, metrics._replace(critics=CriticMetrics(jnp.stack(losses), jnp.stack(broken).any()))

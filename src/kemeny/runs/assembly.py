@@ -61,6 +61,7 @@ def make_learner(settings: Settings) -> Learner:
         step=step,
         last_delta_share=settings.meant_last_delta_share,
         critic=settings.critic,
+        state_weight=settings.state_weight,
         reuse=settings.reuse,
         pipeline=settings.pipeline,
         deployed=settings.meant_deployed_envs > 0,

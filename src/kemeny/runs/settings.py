@@ -77,6 +77,9 @@ class Settings:
     know this (Kemeny's own tasks do): the same on average, with less noise."""
     gauge: Literal["centred", "free"] = "centred"
     """Keep the average criterion's critic centred, or let its free constant drift."""
+    state_weight: Literal["equal", "relative"] = "equal"
+    """How much each state counts in the policy step and in the critics' errors: all the same, or less the farther its
+    value is from the usual, so that a few long queues do not outweigh all other states."""
     reuse: Annotated[int, AtLeast(1), AtMost(2**6)] = 1
     """Batches that each update learns from: the newest and those before it, corrected for the policies that acted in
     them (1: the newest alone)."""
