@@ -10,8 +10,10 @@ import kemeny
 from kemeny import UserError
 from kemeny.learning.critic import refit
 from kemeny.learning.networks import build_critic
+from kemeny.learning.normalizer import Normalizer
 from kemeny.learning.quadratic import LEAST_SHARE, MOST_FEATURES, RIDGE, Quadratic
 from kemeny.learning.settings import CriticFit, Networks
+from kemeny.runs.presets import preset
 from kemeny.spaces import Discrete
 from kemeny.spec import Spec, vector
 from tests.oracles import ridge_regression
@@ -111,6 +113,15 @@ def test_a_run_with_too_many_observations_leaves_nothing_behind(tmp_path):
     with pytest.raises(UserError, match="and here there are 376: use --critic-form network"):
         kemeny.train("Humanoid-v3", critic_form="quadratic", out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_preset_for_queues_tells_long_queues_apart():
+    """Ten deviations, where other tasks are clipped, are ten jobs in a queue that is nearly always empty."""
+    lengths = jnp.zeros((1_000, 1)).at[0].set(12.0)
+    clip = preset("queues").networks.observation_clip
+    seen = Normalizer.init(1, clip).update(lengths)(jnp.array([[12.0], [13.0], [30.0]]))[:, 0]
+    assert seen[0] > 10
+    assert (jnp.diff(seen) > 0).all()
 
 
 def test_a_run_with_it_and_a_narrowing_region_resumes_exactly(tmp_path):

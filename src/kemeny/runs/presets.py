@@ -31,6 +31,7 @@ QUEUES: dict[str, Any] = {
     "rate_by": "td",
     "next_value": "expected",
     "cut": 10**9,
+    "observation_clip": 1_000.0,
     "critic_unit": "targets",
     "critic_form": "quadratic",
     "critic_step_size": 1e-3,
