@@ -34,7 +34,7 @@ from kemeny.tasks.registration import OPTIONS
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "results" / "tasks.jsonl"
 PAGE = ROOT / "benchmarks" / "results" / "tasks.md"
-TRAJECTORIES, STEPS, PRECISION = 500, 60_000, 0.01
+TRAJECTORIES, STEPS, PRECISION = 500, 120_000, 0.01
 """Of the evaluation in the steady state, where a cost is not known exactly."""
 TRUNCATIONS = {
     "criss-IL": 16,

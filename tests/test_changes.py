@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from safetensors.numpy import load_file
 
 import kemeny
+from kemeny import UserError
 from kemeny.learning.changes import Changes
 from kemeny.learning.critic import refit
 from kemeny.learning.estimates import estimate
@@ -16,6 +18,8 @@ from kemeny.learning.learner import Learner, init
 from kemeny.learning.networks import build_critic
 from kemeny.learning.quadratic import RIDGE, Quadratic
 from kemeny.learning.settings import CriticFit, Networks
+from kemeny.rollout import Rollout
+from kemeny.runs import checkpoint
 from tests.oracles import ridge_regression
 from tests.tasks.test_luck import stop_after
 from tests.test_state_weight import SPEC, rollout
@@ -48,12 +52,12 @@ def test_without_the_setting_there_are_none():
 
 def test_changes_count_as_much_as_values():
     target, weight = 3 * X[:, 0] + 100, jnp.asarray(RNG.uniform(size=1_000), jnp.float32)
-    beside = Changes(NEXT, 0.01 * NEXT[:, 1], weight * (X[:, 2] > 0)).beside(target, weight)
+    balanced = Changes(NEXT, 0.01 * NEXT[:, 1], weight * (X[:, 2] > 0)).balanced(target, weight)
     middle = np.average(target, weights=weight)
     np.testing.assert_allclose(
-        np.sum(beside.weight * beside.change**2), np.sum(weight * (target - middle) ** 2), rtol=1e-4
+        np.sum(balanced.weight * balanced.change**2), np.sum(weight * (target - middle) ** 2), rtol=1e-4
     )
-    assert (Changes(NEXT, 0 * X[:, 0], weight).beside(target, weight).weight == 0).all()
+    assert (Changes(NEXT, 0 * X[:, 0], weight).balanced(target, weight).weight == 0).all()
 
 
 def test_the_quadratic_part_is_the_least_squares_of_values_and_changes():
@@ -123,14 +127,71 @@ def test_a_compressed_network_is_fitted_as_it_is_used():
     assert float(loss) == pytest.approx(float(same_loss), rel=1e-5)
 
 
-@pytest.mark.parametrize("reuse", [1, 2])
-def test_a_run_with_all_of_it_resumes_exactly(reuse, tmp_path):
-    settings = {
-        "env_kwargs": {"regime": "IL", "start": "shuffled", "largest": 40}, "preset": "queues", "steps": 2_000,
-        "num_envs": 20, "batch_size": 400, "eval_every": 10**6, "eval_trajectories": 2, "eval_max_steps": 20,
-        "checkpoint_every": 800, "hidden": (8,), "cut": 70, "critic_loss": "changes", "critic_input": "compressed",
-        "state_weight": "relative", "reuse": reuse, "next_value": "sampled",
-    }  # fmt: skip
-    whole = kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "whole", **settings)
-    kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "part", callback=stop_after(1_200), **settings)
+def test_what_is_known_exactly_stays():
+    """A round of three states without luck or choice: the changes of the targets are those of the exact values."""
+    reward, state = np.array([3.0, -1.0, 4.0]), np.add.outer(np.arange(12), np.arange(6)) % 3
+    value = np.array([0.0, reward.mean() - reward[0], reward[2] - reward.mean()])  # v(s') = v(s) − r + ρ
+    seen = np.eye(3, dtype=np.float32)[np.concatenate([state, (state[-1:] + 1) % 3])]
+    never = np.zeros(state.shape, bool)
+    batch = Rollout(
+        observation=seen[:-1], action=0 * state, signals=(reward[state].astype(np.float32),), next_observation=seen[1:],
+        terminal=never, cut=never, start_observation=seen[0],
+    )  # fmt: skip
+    learner = Learner(critic=CriticFit(critic_loss="changes", critic_form="quadratic"), gae_lambda=0.9)
+    begun = init(learner, SPEC, jax.random.key(0))
+    (critic,) = begun.critics
+    assert critic.quadratic is not None
+    weights = critic.quadratic.weights.at[1:4].set(jnp.asarray(value, jnp.float32))
+    nothing = jax.tree.map(jnp.zeros_like, critic.network)
+    exact = dataclasses.replace(
+        critic, network=nothing, quadratic=dataclasses.replace(critic.quadratic, weights=weights)
+    )
+    samples, _ = estimate(learner, dataclasses.replace(begun, critics=(exact,)), jax.tree.map(jnp.asarray, batch))
+    _, _, changes = samples.goals(0)
+    assert changes is not None
+    change = (value[(state + 1) % 3] - value[state]).reshape(-1)
+    np.testing.assert_allclose(np.where(changes.weight > 0, changes.change - change, 0), 0, atol=1e-5)
+    assert changes.weight.sum() == 11 * 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"next_value": "sampled"}, "--critic-loss changes is for --next-value expected"),
+        ({"num_envs": 500, "batch_size": 500}, "needs two steps of each environment in a batch"),
+    ],
+)
+def test_where_changes_say_nothing_they_are_refused(settings, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        kemeny.train(
+            "kemeny/CrissCross-v0", out=tmp_path / "run", preset="queues", critic_loss="changes", steps=500, **settings
+        )
+    assert not (tmp_path / "run").exists()
+
+
+SETTINGS = {
+    "env_kwargs": {"regime": "IL", "start": "shuffled", "largest": 40}, "preset": "queues", "steps": 2_000,
+    "num_envs": 20, "batch_size": 400, "eval_every": 10**6, "eval_trajectories": 2, "eval_max_steps": 20,
+    "checkpoint_every": 800, "hidden": (8,), "cut": 70, "critic_loss": "changes", "critic_input": "compressed",
+    "state_weight": "relative",
+}  # fmt: skip
+
+
+def test_a_run_with_all_of_it_resumes_exactly_and_differs_without_changes(tmp_path):
+    whole = kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "whole", **SETTINGS)
+    kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "part", callback=stop_after(1_200), **SETTINGS)
     assert same_numbers(whole, kemeny.resume(tmp_path / "part"))
+    values = kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "values", **{**SETTINGS, "critic_loss": "values"})
+    assert not same_numbers(whole, values)
+
+
+@pytest.mark.parametrize("other", [{"critic_input": "normalized"}, {"critic_form": "network"}])
+def test_a_run_that_begins_with_another_has_new_critics_if_their_form_differs(other, tmp_path):
+    short = {**SETTINGS, "steps": 400}
+    first = kemeny.train("kemeny/CrissCross-v0", out=tmp_path / "first", **short)
+    theirs = load_file(checkpoint.latest(first.path).path / "arrays.safetensors")
+    for name, settings, same in (("alike", short, True), ("other", {**short, **other}, False)):
+        run = kemeny.train("kemeny/CrissCross-v0", out=tmp_path / name, init_from=first.path, **{**settings, "seed": 5})
+        ours = load_file(run.path / "checkpoints" / "init-000000000000" / "arrays.safetensors")
+        assert np.array_equal(ours["critics/0/network/weights/0"], theirs["critics/0/network/weights/0"]) == same
+        assert np.array_equal(ours["policy/network/weights/0"], theirs["policy/network/weights/0"])

@@ -279,7 +279,8 @@ def test_a_network_that_is_none_gets_a_sentence(wrong, sentence):
         (lambda: tasks.n_model().model(3, cost="wait"), "no cost named 'wait'"),
         (lambda: tasks.ProcessVectorEnv(tasks.n_model(), 2, largest=0), "it must be more than 0"),
         (lambda: tasks.ProcessVectorEnv(tasks.n_model(), 2, start="there"), "'elsewhere' or 'shuffled'"),  # type: ignore[arg-type]
-        (lambda: tasks.ProcessVectorEnv(tasks.dual_sourcing(), 2, start="shuffled"), "cannot change places"),
+        (lambda: tasks.ProcessVectorEnv(tasks.dual_sourcing(), 2, start="shuffled"), "no parts that can change places"),
+        (lambda: tasks.ProcessVectorEnv(tasks.lost_sales(lead_time=1), 2, start="shuffled"), "there is only one"),
         (lambda: tasks.process_of("CrissCross-v0", regmie="BH"), "has no argument 'regmie'; its arguments are regime"),
     ],
 )  # fmt: skip

@@ -66,26 +66,26 @@ def refit(
     """
     adam = optax.scale_by_adam()
     if critic.quadratic is not None:
-        beside = None if changes is None else changes.beside(target, weight)
-        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight, beside)
+        balanced = None if changes is None else changes.balanced(target, weight)
+        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight, balanced)
         critic, target = dataclasses.replace(critic, quadratic=quadratic), target - quadratic(x)
         changes = None if changes is None else changes.less(quadratic(changes.next_x) - quadratic(x))
     if fit.critic_unit == "targets":
         critic = in_unit_of(critic, target)
     goal = (target - critic.mean) / critic.unit
-    in_shares = len(weight) / jnp.sum(weight)  # of mean 1 over the batch, so that a minibatch's mean is unbiased
-    columns = (critic.seen(x), goal, weight * in_shares)
+    per_weight = len(weight) / jnp.sum(weight)  # shares are of mean 1, so that the mean of a minibatch is unbiased
+    columns = (critic.seen(x), goal, weight * per_weight)
     if changes is not None:
-        beside = changes.beside(target, weight)
-        columns += (critic.seen(beside.next_x), beside.change / critic.unit, beside.weight * in_shares)
+        balanced = changes.balanced(target, weight)
+        columns += (critic.seen(balanced.next_x), balanced.change / critic.unit, balanced.weight * per_weight)
 
-    def loss(network, x, goal, share, *beside):
+    def loss(network, x, goal, share, *to_next):
         weight_norm = sum(jnp.sum(w**2) for w in network.weights)
         value = network(x)[..., 0]
         error = jnp.mean(share * (value - goal) ** 2)
-        if beside:
-            next_x, change, share_of_change = beside
-            error += jnp.mean(share_of_change * (network(next_x)[..., 0] - value - change) ** 2)
+        if to_next:
+            next_x, rise, share = to_next
+            error += jnp.mean(share * (network(next_x)[..., 0] - value - rise) ** 2)
         return error + fit.critic_l2 * weight_norm
 
     def descend(carry, part):

@@ -7,11 +7,12 @@ from jaxtyping import Array, Float
 
 from kemeny.learning import state_weight
 from kemeny.learning.advantages import Lambda, gae
+from kemeny.learning.changes import changes_of
 from kemeny.learning.lambda_choice import LAMBDAS
 from kemeny.learning.learner import Learner, State
 from kemeny.learning.luck import mean_value, share_to_remove
 from kemeny.learning.reset_cost import charged
-from kemeny.learning.samples import Following, Samples
+from kemeny.learning.samples import Samples
 from kemeny.rollout import Rollout, flatten
 
 LARGEST_IMPORTANCE = 3.0
@@ -75,7 +76,7 @@ def estimate(
     kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
     signals = charged(rollout, state.reset_cost)
     rewards_differ = ~(jnp.ptp(signals[0]) == 0) | rollout.terminal.any()  # NaN does: it must be noticed
-    advantages, targets, estimates, sizes = [], [], [], []
+    advantages, targets, estimates, sizes, changes = [], [], [], [], []
     for number, (signal, critic) in enumerate(zip(signals, state.critics, strict=True)):
         value = critic(x)
         next_value = jnp.where(rollout.terminal, 0, critic(next_x))
@@ -109,11 +110,12 @@ def estimate(
         unexplained = jnp.var(target - value) / jnp.var(target)
         spread = advantage.std()
         if learner.state_weight == "relative":
-            sizes.append(state_weight.size(value))
+            sizes.append(state_weight.value_size(value))
             if number == 0:  # those of costs keep their units: a limit is written in them
-                advantage = (advantage - advantage.mean()) / sizes[0]
-                if candidates is not None:
-                    candidates = (candidates - candidates.mean(-1, keepdims=True)) / sizes[0]
+                advantage = state_weight.relative(advantage, sizes[0])
+                candidates = None if candidates is None else state_weight.relative(candidates, sizes[0])
+        if learner.critic.critic_loss == "changes":
+            changes.append(changes_of(x, target, trace))
         advantages.append(advantage)
         targets.append(target)
         explained = 1 - unexplained
@@ -127,21 +129,8 @@ def estimate(
         advantage=tuple(advantages),
         target=tuple(targets),
         weight=jnp.ones(rollout.steps, x.dtype),
-        size=tuple(sizes) or None,
-        following=_following(x, targets, trace) if learner.critic.critic_loss == "changes" else None,
+        value_size=tuple(sizes) or None,
+        changes=tuple(changes) or None,
         importance=None if ratio is None else flatten(jnp.minimum(ratio, LARGEST_IMPORTANCE)),
     )
     return samples, tuple(estimates)
-
-
-def _following(
-    x: Float[Array, "time env obs"], targets: list[Float[Array, " sample"]], trace: Float[Array, "time env"]
-) -> Following:
-    """The step after each; the last one of the batch stands in for what follows it, with weight 0."""
-    copies = x.shape[1]
-
-    def after(samples: Array) -> Array:
-        return jnp.concatenate([samples[copies:], samples[-copies:]])
-
-    weight = flatten(trace).at[-copies:].set(0.0)
-    return Following(after(flatten(x)), tuple(after(target) for target in targets), weight)

@@ -1,6 +1,6 @@
 """What an update depends on (`Learner`) and what it changes (`State`)."""
 
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from kemeny.learning.networks import Critic, PolicyNetwork
 from kemeny.learning.normalizer import Normalizer
 from kemeny.learning.reset_cost import FallTarget, ResetCost
 from kemeny.learning.running_mean import RunningMean
-from kemeny.learning.settings import CriticFit, Networks
+from kemeny.learning.settings import CriticFit, Networks, StateWeight
 from kemeny.learning.steps.natural import Natural
 from kemeny.learning.steps.protocol import PolicyStep
 from kemeny.rollout import Rollout
@@ -54,7 +54,7 @@ class Learner(eqx.Module):
     last_delta_share: float | None = eqx.field(static=True, default=None)
     """The share of δ that is left at the end of the run; None: all of it."""
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
-    state_weight: Literal["equal", "relative"] = eqx.field(static=True, default="equal")
+    state_weight: StateWeight = eqx.field(static=True, default="equal")
     """Whether states of unusual value count less (`state_weight.py`)."""
     reuse: int = eqx.field(static=True, default=1)
     """Batches that are learned from, the newest included."""

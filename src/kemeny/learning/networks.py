@@ -237,4 +237,11 @@ def build_critic(
     """An untrained critic of one signal, with or without a quadratic part, its network's input compressed or not."""
     network = Perceptron.init(networks, key, spec.observation.size, 1, CRITIC_HEAD_GAIN)
     beside = Quadratic.init(spec) if quadratic else None
-    return Critic(network, jnp.zeros(()), jnp.ones(()), jnp.array(False), beside, compressed)
+    return Critic(
+        network,
+        mean=jnp.zeros(()),
+        unit=jnp.ones(()),
+        settled=jnp.array(False),
+        quadratic=beside,
+        compressed=compressed,
+    )

@@ -72,7 +72,7 @@ class Quadratic(eqx.Module):
     ) -> "Quadratic":
         """Nearer to the least squares of a batch, in which each sample has a weight; the first batch counts whole.
 
-        The changes, if they are given, are as many equations more.
+        Each change, if they are given, is one more equation.
         """
         features = self.features(x)
         share = weight / jnp.sum(weight)

@@ -12,15 +12,6 @@ from jaxtyping import Array, Float, Num
 from kemeny.learning.changes import Changes
 
 
-class Following(NamedTuple):
-    """The step after each one, for critics that are fitted to changes."""
-
-    x: Float[Array, "sample obs"]
-    target: tuple[Float[Array, " sample"], ...]
-    weight: Float[Array, " sample"]
-    """1 if it belongs to the same trajectory, else 0: after a cut or an end, and after the last step of the batch."""
-
-
 class Samples(NamedTuple):
     """One entry per step of the batch."""
 
@@ -36,21 +27,18 @@ class Samples(NamedTuple):
     """What each critic is refitted to."""
     weight: Float[Array, " sample"]
     """How much the sample counts: one of weight 2 counts as two."""
-    size: tuple[Float[Array, " sample"], ...] | None = None
-    """What the errors of each critic are divided by; None if by nothing."""
-    following: Following | None = None
+    value_size: tuple[Float[Array, " sample"], ...] | None = None
+    """What the errors of each critic are divided by (`state_weight.py`); None if by nothing."""
+    changes: tuple[Changes, ...] | None = None
+    """How the targets of each critic change to the next step; None if critics are fitted to values alone."""
     importance: Float[Array, " sample"] | None = None
     """How much likelier the action is under the policy that is to be improved than under the one that acted, up to a
     limit; None if that is the same policy."""
 
     def goals(self, signal: int) -> tuple[Float[Array, " sample"], Float[Array, " sample"], Changes | None]:
         """What a critic is refitted to: its targets, how much each sample counts, and the changes of the targets."""
-        target, weight, next_step = self.target[signal], self.weight, self.following
-        if self.size is not None:
-            weight = weight / self.size[signal] ** 2
-        if next_step is None:
-            return target, weight, None
-        return target, weight, Changes(next_step.x, next_step.target[signal] - target, weight * next_step.weight)
+        weight = self.weight if self.value_size is None else self.weight / self.value_size[signal] ** 2
+        return self.target[signal], weight, None if self.changes is None else self.changes[signal].weighted(weight)
 
     def average(self, values: Float[Array, " sample"]) -> Float[Array, ""]:
         """The weighted mean over the samples."""

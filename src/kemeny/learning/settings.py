@@ -7,6 +7,7 @@ from kemeny.ranges import Above, AtLeast, Between
 
 StepName = Literal["natural", "kfac", "clip", "project"]
 Activation = Literal["tanh", "relu"]
+StateWeight = Literal["equal", "relative"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +99,11 @@ class CriticFit:
     system are much larger."""
     critic_input: Literal["normalized", "compressed"] = "normalized"
     """What the networks of the critics see: normalised observations as they are, or their arcsinh, which grows like a
-    logarithm. A network tells 30 from 60 deviations apart only by the latter."""
+    logarithm, so that 30 and 60 deviations still differ for a network. Observations are clipped before
+    (--observation-clip)."""
     critic_loss: Literal["values", "changes"] = "values"
-    """What a critic is fitted to: its targets, or also how they change from one step to the next. Advantages are made
-    of changes, which in a slow system are small beside the values."""
+    """What a critic is fitted to: its targets, or also how they change from one step to the next, which makes it
+    steadier and slower. For --next-value expected."""
     critic_form: Literal["network", "quadratic"] = "network"
     """What a critic is: a network; or a quadratic function of the observations, fitted by least squares, and a network
     for the rest. Values of queues and stocks grow like squares."""

@@ -11,11 +11,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def size(value: Float[Array, " *batch"]) -> Float[Array, " *batch"]:
+def relative(
+    advantage: Float[Array, "*lambda sample"], size: Float[Array, " sample"]
+) -> Float[Array, "*lambda sample"]:
+    """Advantages whose distance from their mean is divided by the size of each state's value."""
+    middle = advantage.mean(-1, keepdims=True)
+    return middle + (advantage - middle) / size
+
+
+def value_size(value: Float[Array, " *batch"]) -> Float[Array, " *batch"]:
     """√(1 + z²) for each state: about 1 for usual values, and |z| for those far from them.
 
     z is the distance from the median in units of the range that holds the middle half: a few extreme values do not
-    change it. If half of the values are the same, all sizes are 1.
+    change it. If all of the middle half are the same, all sizes are 1.
     """
     low, middle, high = jnp.quantile(value, jnp.array([0.25, 0.5, 0.75]))
     z = jnp.where(high > low, (value - middle) / (high - low), 0.0)

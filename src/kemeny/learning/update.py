@@ -112,9 +112,7 @@ def update(
     fits = []
     for signal, (critic, optimizer) in enumerate(zip(improved.critics, state.optimizers, strict=True)):
         target, weight, changes = samples.goals(signal)
-        fits.append(
-            refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse, changes)
-        )  # fmt: skip
+        fits.append(refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse, changes))
     critics, optimizers, losses, broken = zip(*fits, strict=True)
     improved = dataclasses.replace(improved, critics=critics, optimizers=optimizers)
     return improved, metrics._replace(critics=CriticMetrics(jnp.stack(losses), jnp.stack(broken).any()))

@@ -83,10 +83,18 @@ def _check(
 
 
 def _critics(theirs: Settings, ours: Settings, learner: Learner) -> list[int | None]:
-    """For each critic of the new run its place in the other; None where it is a new one."""
+    """For each critic of the new run its place in the other; None where it is a new one.
+
+    The weights of a critic mean something else under another criterion, or in a critic of another form.
+    """
     signals = ["the reward", *cost_names(ours)]
-    there = ["the reward", *cost_names(theirs)] if theirs.criterion == learner.criterion else []
+    alike = theirs.criterion == learner.criterion and _form(theirs) == _form(ours)
+    there = ["the reward", *cost_names(theirs)] if alike else []
     return [there.index(signal) if signal in there else None for signal in signals]
+
+
+def _form(settings: Settings) -> tuple[str, str]:
+    return settings.critic.critic_form, settings.critic.critic_input
 
 
 def _described(saved: checkpoint.Checkpoint, source: str | Path, critics: list[int | None], settings: Settings) -> str:
@@ -95,4 +103,7 @@ def _described(saved: checkpoint.Checkpoint, source: str | Path, critics: list[i
     told = f"The run begins with the policy, critics and normaliser of {source} after {saved.facts['steps']:,} steps"
     if not new:
         return f"{told}."
-    return f"{told}, but with new critics of {' and '.join(new)}, which {source} does not have under this criterion."
+    return (
+        f"{told}, but with new critics of {' and '.join(new)}, which {source} does not have under this criterion and "
+        "in this form."
+    )

@@ -21,7 +21,17 @@ from kemeny.envs.settings import Simulation
 from kemeny.errors import UserError
 from kemeny.experience.settings import BestBy, Deployment, EvaluationProtocol, Task
 from kemeny.learning.rare_events import memory_for
-from kemeny.learning.settings import Clipping, CriticFit, Factors, Networks, Passes, Projection, StepName, TrustRegion
+from kemeny.learning.settings import (
+    Clipping,
+    CriticFit,
+    Factors,
+    Networks,
+    Passes,
+    Projection,
+    StateWeight,
+    StepName,
+    TrustRegion,
+)
 from kemeny.naming import name_of
 from kemeny.ranges import AtLeast, AtMost, Between, complaint
 from kemeny.runs.algorithms import ALGORITHMS
@@ -77,9 +87,10 @@ class Settings:
     know this (Kemeny's own tasks do): the same on average, with less noise."""
     gauge: Literal["centred", "free"] = "centred"
     """Keep the average criterion's critic centred, or let its free constant drift."""
-    state_weight: Literal["equal", "relative"] = "equal"
+    state_weight: StateWeight = "equal"
     """How much each state counts in the policy step and in the critics' errors: all the same, or less the farther its
-    value is from the usual, so that a few long queues do not outweigh all other states."""
+    value is from the usual, so that a few long queues do not outweigh all other states. The advantages of costs, by
+    which limits are kept, are not weighted."""
     reuse: Annotated[int, AtLeast(1), AtMost(2**6)] = 1
     """Batches that each update learns from: the newest and those before it, corrected for the policies that acted in
     them (1: the newest alone)."""
@@ -226,6 +237,7 @@ class Settings:
         self._check_cuts()
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
         self._check_reuse()
+        self._check_changes()
         self._check_best_by()
         self._check_falls()
         self._check_deployed()
@@ -236,6 +248,20 @@ class Settings:
             raise UserError(
                 "--reuse is for --next-value sampled: what might have come in earlier batches is not kept. "
                 "Leave out one of the two."
+            )
+
+    def _check_changes(self) -> None:
+        if self.critic.critic_loss == "values":
+            return
+        if self.next_value == "sampled":
+            raise UserError(
+                "--critic-loss changes is for --next-value expected: otherwise changes are mostly luck. Use "
+                "--critic-loss values where the environment does not know what might come."
+            )
+        if self.batch_length < 2:
+            raise UserError(
+                "--critic-loss changes needs two steps of each environment in a batch: lower --num-envs or raise "
+                "--batch-size."
             )
 
     def _check_falls(self) -> None:

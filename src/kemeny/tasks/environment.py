@@ -40,9 +40,9 @@ class ProcessVectorEnv(VectorEnv):
             raise UserError(f"largest is {largest}; it must be more than {sum(process.start)}, the sum of the start.")
         if start not in get_args(Start):
             raise UserError(f"start is {start!r}; it must be 'first', 'elsewhere' or 'shuffled'.")
-        if start == "shuffled" and len({*zip(process.lowest, process.highest, strict=True)}) > 1:
+        if start == "shuffled" and not interchangeable(process):
             raise UserError(
-                f"start is 'shuffled', but the parts of {process.name} cannot change places: "
+                f"start is 'shuffled', but {process.name} has no parts that can change places: there is only one, or "
                 "their smallest or largest values differ. Use 'first' or 'elsewhere'."
             )
         self.process, self.num_envs, self.largest, self.start = process, num_envs, largest, start
@@ -165,6 +165,11 @@ class ProcessEnv(OneCopy):
 
 def _of_one(info: dict[str, np.ndarray]) -> dict[str, Any]:
     return {name: rows[0] if rows[0].ndim else rows[0].item() for name, rows in info.items()}
+
+
+def interchangeable(process: Process) -> bool:
+    """Whether the parts of a state, of which there are several, may change places."""
+    return len(process.start) > 1 and len({*zip(process.lowest, process.highest, strict=True)}) == 1
 
 
 def spaces_of(process: Process) -> tuple[spaces.Box, spaces.Space]:
