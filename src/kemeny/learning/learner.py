@@ -120,15 +120,15 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
     """The state before the first batch; if batches are reused, `room` is one whose shapes all have."""
     policy_key, critic_key, key = jax.random.split(key, 3)
     policy = networks.build_policy(learner.networks, spec, policy_key)
-    form = learner.critic
+    fit = learner.critic
     # Folding in the signal's number gives the reward's critic the same start however many costs there are.
     critics = tuple(
         networks.build_critic(
             learner.networks,
             spec,
             jax.random.fold_in(critic_key, signal),
-            quadratic=form.critic_form == "quadratic",
-            compressed=form.critic_input == "compressed",
+            quadratic=fit.critic_form == "quadratic",
+            compressed=fit.critic_input == "compressed",
         )
         for signal in range(1 + len(learner.limits))
     )
