@@ -70,6 +70,35 @@ def test_what_may_happen_against_a_list(network):
 
 
 @each
+def test_outcomes_are_what_is_possible_and_no_more(network):
+    """Against the same list; where every class has jobs, a row has hardly more outcomes than are possible."""
+    rng = np.random.default_rng(0)
+    states = rng.integers(0, BOUNDED, (60, network.classes))
+    actions = rng.integers(0, network.choices, (60, len(network.choices)))
+    outcomes = tasks.ProcessVectorEnv(network, 1).outcomes(states.astype(np.float32), actions)
+    for state, options, after, likely in zip(
+        states, actions, outcomes["observation"], outcomes["probability"], strict=True
+    ):
+        expected, found = {}, {}
+        for probability, place in slow_events(network, state, options):
+            expected[place] = expected.get(place, 0) + probability
+        for probability, place in zip(likely, map(tuple, after.astype(int).tolist()), strict=True):
+            found[place] = found.get(place, 0) + probability
+        assert {k: p for k, p in found.items() if abs(p) > 1e-12} == pytest.approx(
+            {k: p for k, p in expected.items() if p > 1e-12}
+        )
+    assert (outcomes["probability"] != 0).sum(axis=1).max() >= network.at_once - 1  # perhaps something always happens
+
+
+def test_too_few_outcomes_are_noticed():
+    network = tasks.criss_cross("IL")
+    network.at_once -= 1
+    states = np.full((3, 3), 2, np.float32)
+    with pytest.raises(UserError, match="at most 4 events are possible at once, but there are 5"):
+        tasks.ProcessVectorEnv(network, 1).outcomes(states, np.zeros(3, int))
+
+
+@each
 def test_draws_come_as_often_as_the_probabilities_say(network):
     rng, copies = np.random.default_rng(1), 40_000
     state = rng.integers(1, BOUNDED, network.classes)

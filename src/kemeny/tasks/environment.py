@@ -91,23 +91,24 @@ class ProcessVectorEnv(VectorEnv):
     def outcomes(self, observations: np.ndarray, actions: np.ndarray) -> dict[str, np.ndarray]:
         """What may come of actions: of each row all that may be observed next, how likely that is, the mean reward.
 
-        `observation` is (rows, events, parts), `probability` (rows, events), `reward` (rows,), and `action_mask`, if
-        there are masks, (rows, events, options).
+        `observation` is (rows, outcomes, parts), `probability` (rows, outcomes), `reward` (rows,), and `action_mask`,
+        if there are masks, (rows, outcomes, options). There are as many outcomes as events that are possible at once.
+        Where fewer are possible, the others have the probability 0 and lead nowhere.
         """
         states = np.rint(observations).astype(np.int64)
-        actions, count = np.asarray(actions).reshape(len(states), -1), self.process.events
-        likely = np.broadcast_to(self.process.probabilities(states, actions), (len(states), count))
-        after = np.empty((len(states), count, states.shape[1]), np.int64)
+        actions = np.asarray(actions).reshape(len(states), -1)
+        events, likely = possible(self.process, states, actions)
+        after = np.empty((*events.shape, states.shape[1]), np.int64)
         reward = np.zeros(len(states))
-        for event in range(count):
-            next_states, paid, _ = self.process.outcome(states, actions, np.full(len(states), event))
-            after[:, event] = np.where(
-                likely[:, event, None] > 0, next_states, states
+        for number in range(events.shape[1]):
+            next_states, paid, _ = self.process.outcome(states, actions, events[:, number])
+            after[:, number] = np.where(
+                likely[:, number, None] > 0, next_states, states
             )  # what cannot happen is no state
-            reward += likely[:, event] * paid
+            reward += likely[:, number] * paid
         found = {"observation": after.astype(np.float32), "probability": likely, "reward": reward}
         allowed = self.process.allowed(after.reshape(-1, states.shape[1]))
-        return found if allowed is None else found | {MASK: allowed.reshape(len(states), count, -1)}
+        return found if allowed is None else found | {MASK: allowed.reshape(*events.shape, -1)}
 
     def _observe(self) -> np.ndarray:
         return self.states.astype(np.float32)
@@ -165,6 +166,22 @@ class ProcessEnv(OneCopy):
 
 def _of_one(info: dict[str, np.ndarray]) -> dict[str, Any]:
     return {name: rows[0] if rows[0].ndim else rows[0].item() for name, rows in info.items()}
+
+
+def possible(process: Process, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The events that are possible in each row, and how likely they are; filled up where they are fewer than usual."""
+    likely = np.broadcast_to(process.probabilities(states, actions), (len(states), process.events))
+    if process.at_once is None:
+        return np.broadcast_to(np.arange(process.events), likely.shape), likely
+    first = np.argsort(likely == 0, axis=1, kind="stable")[:, : process.at_once]
+    found = np.take_along_axis(likely, first, axis=1)
+    if np.count_nonzero(found) != np.count_nonzero(likely):
+        most = np.count_nonzero(likely, axis=1).max()
+        raise UserError(
+            f"{process.name} says that at most {process.at_once} events are possible at once, but there are {most}: "
+            "at_once must be larger, or None."
+        )
+    return first, found
 
 
 def interchangeable(process: Process) -> bool:

@@ -8,6 +8,7 @@ A server never idles while there is work that it can do: other options are maske
 option is allowed, and it does nothing.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -95,10 +96,18 @@ class Network(Process):
                 (k, gained - one_job[one.job_class], one.rate * share) for gained, share in places if share > ROUNDING
             ]
         self.events = len(arrivals) + len(ends) + 1
+        self.at_once = len(arrivals) + self._ends_at_once(Counter(k for k, _, _ in ends)) + 1
         self._changes = np.array([change for change, _ in arrivals] + [change for _, change, _ in ends] + [nothing])
         self._likely = np.array([rate for _, rate in arrivals] + [rate for _, _, rate in ends]) / self.clock
         self._ends = slice(len(arrivals), self.events - 1)
         self._activity_of_end = np.array([k for k, _, _ in ends])
+
+    def _ends_at_once(self, ends: Counter[int]) -> int:
+        """How many ends of service are possible in one step; `ends` are those of each activity."""
+        most: dict[int, int] = {}
+        for k, one in enumerate(self.activities):  # a server has one activity at a time
+            most[one.server] = max(most.get(one.server, 0), ends[k])
+        return sum(most.values())
 
     def active(self, states: States, actions: Actions) -> np.ndarray:
         """Which activities go on, (copies, activities)."""
@@ -123,7 +132,10 @@ class Network(Process):
         allowed = states[:, self._class[self.option_activities]] >= self._needs[self.option_activities]
         first = 0
         for options in self.choices:
-            allowed[:, first] |= ~allowed[:, first : first + options].any(axis=1)
+            idle = ~allowed[:, first]
+            for option in range(first + 1, first + options):  # faster than `any` over rows of a few options
+                idle &= ~allowed[:, option]
+            allowed[:, first] |= idle
             first += options
         return allowed
 

@@ -45,6 +45,8 @@ class Process(abc.ABC):
     """How many options each choice of an action has. An action with one choice is a whole number."""
     events: int
     """How many different things may happen in a step; one of them may be that nothing happens."""
+    at_once: int | None = None
+    """Of how many events the probability can be positive in the same step; None if of all of them."""
     lowest: tuple[int, ...]
     """The smallest value of each part."""
     highest: tuple[int | None, ...]
