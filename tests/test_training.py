@@ -191,7 +191,6 @@ CHANGED = {
     "critic_minibatch": 20,
     "critic_unit": "targets",
     "critic_form": "quadratic",
-    "critic_input": "compressed",
     "state_weight": "relative",
     "delta_end": 0.001,
 }
@@ -212,7 +211,7 @@ ELSEWHERE = {
     "step_timeout": "envs/test_gymnasium.py",
     "restart_faulty": "test_faults.py",
     "next_value": "tasks/test_luck.py",
-    "critic_loss": "test_changes.py",
+    "quadratic_fit": "test_equations.py",
     "best_by": "test_best.py",
     "deploy": "test_deployed.py",
     "deployed_envs": "test_deployed.py",

@@ -9,7 +9,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from kemeny.learning.changes import Changes
+from kemeny.learning.equations import Equations
 from kemeny.learning.minibatches import minibatches
 from kemeny.learning.networks import Critic
 from kemeny.learning.settings import CriticFit
@@ -54,39 +54,30 @@ def refit(
     step_size: Float[Array, ""],
     key: PRNGKeyArray,
     batches: int = 1,
-    changes: Changes | None = None,
+    equations: Equations | None = None,
 ) -> tuple[Critic, optax.OptState, Float[Array, ""], Bool[Array, ""]]:
     """Minimise the squared error to the targets by Adam over shuffled minibatches (Algorithm 2, line 9).
 
-    A quadratic part is fitted first, by least squares, and the network to what it leaves. With `changes`, both are also
-    fitted to how the targets change from one step to the next.
+    A quadratic part is fitted first, by least squares, to the `equations` as well if they are given, and the network to
+    what it leaves of the targets.
     If the samples are those of several batches, a pass is as long as one of them, over samples drawn from all.
     Returns the critic, Adam's moments, the mean loss of the last pass, and whether a number was not finite: then critic
     and moments are the old ones.
     """
     adam = optax.scale_by_adam()
     if critic.quadratic is not None:
-        balanced = None if changes is None else changes.balanced(target, weight)
-        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight, balanced)
+        mine = None if equations is None else equations.less(critic.mean)
+        quadratic = critic.quadratic.refitted(x, target - critic.mean, weight, mine)
         critic, target = dataclasses.replace(critic, quadratic=quadratic), target - quadratic(x)
-        changes = None if changes is None else changes.less(quadratic(changes.next_x) - quadratic(x))
     if fit.critic_unit == "targets":
         critic = in_unit_of(critic, target)
     goal = (target - critic.mean) / critic.unit
     per_weight = len(weight) / jnp.sum(weight)  # shares are of mean 1, so that the mean of a minibatch is unbiased
-    columns = (critic.seen(x), goal, weight * per_weight)
-    if changes is not None:
-        balanced = changes.balanced(target, weight)
-        columns += (critic.seen(balanced.next_x), balanced.change / critic.unit, balanced.weight * per_weight)
+    columns = (x, goal, weight * per_weight)
 
-    def loss(network, x, goal, share, *to_next):
+    def loss(network, x, goal, share):
         weight_norm = sum(jnp.sum(w**2) for w in network.weights)
-        value = network(x)[..., 0]
-        error = jnp.mean(share * (value - goal) ** 2)
-        if to_next:
-            next_x, rise, share = to_next
-            error += jnp.mean(share * (network(next_x)[..., 0] - value - rise) ** 2)
-        return error + fit.critic_l2 * weight_norm
+        return jnp.mean(share * (network(x)[..., 0] - goal) ** 2) + fit.critic_l2 * weight_norm
 
     def descend(carry, part):
         network, optimizer = carry

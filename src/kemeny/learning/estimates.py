@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from kemeny.learning import state_weight
 from kemeny.learning.advantages import Lambda, gae
-from kemeny.learning.changes import changes_of
+from kemeny.learning.equations import Equations, counted
 from kemeny.learning.lambda_choice import LAMBDAS
 from kemeny.learning.learner import Learner, State
 from kemeny.learning.luck import mean_value, share_to_remove
@@ -76,12 +76,12 @@ def estimate(
     kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
     signals = charged(rollout, state.reset_cost)
     rewards_differ = ~(jnp.ptp(signals[0]) == 0) | rollout.terminal.any()  # NaN does: it must be noticed
-    advantages, targets, estimates, sizes, changes = [], [], [], [], []
+    advantages, targets, estimates, sizes, equations = [], [], [], [], []
     for number, (signal, critic) in enumerate(zip(signals, state.critics, strict=True)):
         value = critic(x)
         next_value = jnp.where(rollout.terminal, 0, critic(next_x))
         lam = lambda_of(learner, state, number)
-        luck_removed = None
+        luck_removed, mean_paid = None, signal
         if rollout.outcomes is not None:
             paid, came = signal, next_value
             mean_paid = rollout.outcomes.reward if number == 0 else paid
@@ -114,8 +114,13 @@ def estimate(
             if number == 0:  # those of costs keep their units: a limit is written in them
                 advantage = state_weight.relative(advantage, sizes[0])
                 candidates = None if candidates is None else state_weight.relative(candidates, sizes[0])
-        if learner.critic.critic_loss == "changes":
-            changes.append(changes_of(x, target, trace))
+        if learner.critic.quadratic_fit == "bellman":
+            assert rollout.outcomes is not None, "settings refuse it where they are not known"
+            assert critic.quadratic is not None, "settings refuse it for networks alone"
+            share = 1 / sizes[number] ** 2 if sizes else jnp.ones_like(value)
+            goal = bellman.offset - flatten(mean_paid)
+            rise = critic.quadratic.rises(flatten(x), normalize, rollout.outcomes, bellman.discount)
+            equations.append(Equations(rise, goal, counted(target, goal, share)))
         advantages.append(advantage)
         targets.append(target)
         explained = 1 - unexplained
@@ -130,7 +135,7 @@ def estimate(
         target=tuple(targets),
         weight=jnp.ones(rollout.steps, x.dtype),
         value_size=tuple(sizes) or None,
-        changes=tuple(changes) or None,
+        equations=tuple(equations) or None,
         importance=None if ratio is None else flatten(jnp.minimum(ratio, LARGEST_IMPORTANCE)),
     )
     return samples, tuple(estimates)

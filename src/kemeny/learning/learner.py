@@ -128,7 +128,6 @@ def init(learner: Learner, spec: Spec, key: PRNGKeyArray, room: Rollout | None =
             spec,
             jax.random.fold_in(critic_key, signal),
             quadratic=fit.critic_form == "quadratic",
-            compressed=fit.critic_input == "compressed",
         )
         for signal in range(1 + len(learner.limits))
     )

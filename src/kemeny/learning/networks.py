@@ -195,7 +195,7 @@ PolicyNetwork = GaussianPolicy | CategoricalPolicy | CategoricalsPolicy
 
 class Critic(eqx.Module):
     """v(s) = mean + unit · network(s) + quadratic(s): the bias of one signal under the average criterion, else its
-    discounted value. Not every critic has a quadratic part, and the network may see observations compressed.
+    discounted value. Not every critic has a quadratic part.
 
     The unit and the mean make learning the same whatever the scale and offset of the signal. They are settled by the
     first batch that shows what the signal is like (`first_batch.py`).
@@ -206,15 +206,10 @@ class Critic(eqx.Module):
     unit: Float[Array, ""]
     settled: Bool[Array, ""]
     quadratic: Quadratic | None = None
-    compressed: bool = eqx.field(static=True, default=False)
-
-    def seen(self, x: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
-        """What the network is applied to."""
-        return jnp.arcsinh(x) if self.compressed else x
 
     def __call__(self, x: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The value of each (normalised) state."""
-        value = self.mean + self.unit * self.network(self.seen(x))[..., 0]
+        value = self.mean + self.unit * self.network(x)[..., 0]
         return value if self.quadratic is None else value + self.quadratic(x)
 
 
@@ -231,10 +226,8 @@ def build_policy(networks: Networks, spec: Spec, key: PRNGKeyArray) -> PolicyNet
             return CategoricalsPolicy(network, several.choices, spec.mask > 0)
 
 
-def build_critic(
-    networks: Networks, spec: Spec, key: PRNGKeyArray, quadratic: bool = False, compressed: bool = False
-) -> Critic:
-    """An untrained critic of one signal, with or without a quadratic part, its network's input compressed or not."""
+def build_critic(networks: Networks, spec: Spec, key: PRNGKeyArray, quadratic: bool = False) -> Critic:
+    """An untrained critic of one signal, with or without a quadratic part."""
     network = Perceptron.init(networks, key, spec.observation.size, 1, CRITIC_HEAD_GAIN)
     beside = Quadratic.init(spec) if quadratic else None
     return Critic(
@@ -243,5 +236,4 @@ def build_critic(
         unit=jnp.ones(()),
         settled=jnp.array(False),
         quadratic=beside,
-        compressed=compressed,
     )

@@ -6,13 +6,17 @@ beyond what it has seen it is flat. So the squares and products of the observati
 squares, in closed form, and the network learns what is left.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from kemeny.errors import UserError
-from kemeny.learning.changes import Changes
+from kemeny.learning.equations import Equations
+from kemeny.rollout import Outcomes
 from kemeny.spec import Spec
 
 LEAST_SHARE = 0.2
@@ -60,29 +64,65 @@ class Quadratic(eqx.Module):
 
     def features(self, x: Float[Array, "sample obs"]) -> Float[Array, "sample feature"]:
         """What the weights are for."""
+        return jnp.concatenate([jnp.ones_like(x[:, :1]), x, self.pairs(x)], 1)
+
+    def rises(
+        self,
+        x: Float[Array, "sample obs"],
+        normalize: Callable[[Array], Array],
+        outcomes: Outcomes,
+        discount: float,
+    ) -> Float[Array, "sample feature"]:
+        """discount · E φ(x') − φ(x): how the features rise in a step, on average over what may come.
+
+        With d = x' − x, the mean of x'ᵢx'ⱼ − xᵢxⱼ is xᵢ·E dⱼ + xⱼ·E dᵢ + E dᵢdⱼ: no large numbers are subtracted
+        from each other.
+        """
+
+        def add(total, event):
+            after, likely = normalize(event[0]).reshape(x.shape), event[1].reshape(-1, 1)
+            move, products = total
+            return (move + likely * (after - x), products + likely * self.pairs(after - x)), None
+
+        nothing = jnp.zeros_like(x), jnp.zeros_like(self.pairs(x))
+        (move, products), _ = jax.lax.scan(add, nothing, (outcomes.observation, outcomes.probability))
         rows, columns = np.triu_indices(self.plain)
-        return jnp.concatenate([jnp.ones_like(x[:, :1]), x, x[:, rows] * x[:, columns]], 1)
+        products += x[:, rows] * move[:, columns] + x[:, columns] * move[:, rows]
+        steps = jnp.concatenate([jnp.zeros_like(x[:, :1]), move, products], 1)
+        return discount * steps - (1 - discount) * self.features(x)
+
+    def pairs(self, x: Float[Array, "sample obs"]) -> Float[Array, "sample pair"]:
+        """The products, in the order of their weights."""
+        rows, columns = np.triu_indices(self.plain)
+        return x[:, rows] * x[:, columns]
 
     def refitted(
         self,
         x: Float[Array, "sample obs"],
         target: Float[Array, " sample"],
         weight: Float[Array, " sample"],
-        changes: Changes | None = None,
+        equations: Equations | None = None,
     ) -> "Quadratic":
         """Nearer to the least squares of a batch, in which each sample has a weight; the first batch counts whole.
 
-        Each change, if they are given, is one more equation.
+        The constant follows from the others, and the others are found in double precision from features less their
+        mean: with single precision, or a constant among them, rounding errors were larger than what actions change.
         """
-        features = self.features(x)
+        features = self.features(x)[:, 1:]
         share = weight / jnp.sum(weight)
-        gram = features.T @ (share[:, None] * features) + RIDGE * jnp.eye(features.shape[1])
-        moment = features.T @ (share * target)
-        if changes is not None:
-            steps, share = self.features(changes.next_x) - features, changes.weight / jnp.sum(weight)
-            gram += steps.T @ (share[:, None] * steps)
-            moment += steps.T @ (share * changes.change)
-        found = jnp.linalg.solve(gram, moment)
+        middle, level = share @ features, share @ target
+        centred = features - middle
+        gram = centred.T @ (share[:, None] * centred) + RIDGE * jnp.eye(len(middle))
+        moment = centred.T @ (share * (target - level))
+        if equations is not None:
+            constant = equations.rise[:, 0]
+            rise = equations.rise[:, 1:] - constant[:, None] * middle
+            share = equations.weight / jnp.sum(weight)
+            gram += rise.T @ (share[:, None] * rise)
+            moment += rise.T @ (share * (equations.goal - constant * level))
+        with jax.enable_x64(True):
+            found = jnp.linalg.solve(gram.astype(jnp.float64), moment.astype(jnp.float64)).astype(jnp.float32)
+        found = jnp.concatenate([(level - middle @ found)[None], found])
         newest = jnp.maximum(LEAST_SHARE, 1 / (self.fits + 1))
         weights = (1 - newest) * self.weights + newest * found
         sound = jnp.isfinite(weights).all()

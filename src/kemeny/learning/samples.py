@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from kemeny.learning.changes import Changes
+from kemeny.learning.equations import Equations
 
 
 class Samples(NamedTuple):
@@ -29,16 +29,16 @@ class Samples(NamedTuple):
     """How much the sample counts: one of weight 2 counts as two."""
     value_size: tuple[Float[Array, " sample"], ...] | None = None
     """What the errors of each critic are divided by (`state_weight.py`); None if by nothing."""
-    changes: tuple[Changes, ...] | None = None
-    """How the targets of each critic change to the next step; None if critics are fitted to values alone."""
+    equations: tuple[Equations, ...] | None = None
+    """Bellman's equation for each critic; None if critics are fitted to targets alone."""
     importance: Float[Array, " sample"] | None = None
     """How much likelier the action is under the policy that is to be improved than under the one that acted, up to a
     limit; None if that is the same policy."""
 
-    def goals(self, signal: int) -> tuple[Float[Array, " sample"], Float[Array, " sample"], Changes | None]:
-        """What a critic is refitted to: its targets, how much each sample counts, and the changes of the targets."""
+    def goals(self, signal: int) -> tuple[Float[Array, " sample"], Float[Array, " sample"], Equations | None]:
+        """What a critic is refitted to: its targets, how much each sample counts, and Bellman's equations."""
         weight = self.weight if self.value_size is None else self.weight / self.value_size[signal] ** 2
-        return self.target[signal], weight, None if self.changes is None else self.changes[signal].weighted(weight)
+        return self.target[signal], weight, None if self.equations is None else self.equations[signal].weighted(weight)
 
     def average(self, values: Float[Array, " sample"]) -> Float[Array, ""]:
         """The weighted mean over the samples."""

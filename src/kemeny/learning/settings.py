@@ -97,13 +97,9 @@ class CriticFit:
     critic_unit: Literal["signal", "targets"] = "signal"
     """The unit in which a critic learns: of the reward or cost, or of the values that it is fitted to, which in a slow
     system are much larger."""
-    critic_input: Literal["normalized", "compressed"] = "normalized"
-    """What the networks of the critics see: normalised observations as they are, or their arcsinh, which grows like a
-    logarithm, so that 30 and 60 deviations still differ for a network. Observations are clipped before
-    (--observation-clip)."""
-    critic_loss: Literal["values", "changes"] = "values"
-    """What a critic is fitted to: its targets, or also how they change from one step to the next, which makes it
-    steadier and slower. For --next-value expected."""
     critic_form: Literal["network", "quadratic"] = "network"
     """What a critic is: a network; or a quadratic function of the observations, fitted by least squares, and a network
     for the rest. Values of queues and stocks grow like squares."""
+    quadratic_fit: Literal["targets", "bellman"] = "targets"
+    """What the quadratic part of a critic is fitted to: its targets, or also Bellman's equation, which says how the
+    value changes in a step. For --next-value expected."""

@@ -111,8 +111,10 @@ def update(
     x, (step_size, key) = samples.x, work
     fits = []
     for signal, (critic, optimizer) in enumerate(zip(improved.critics, state.optimizers, strict=True)):
-        target, weight, changes = samples.goals(signal)
-        fits.append(refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse, changes))
+        target, weight, equations = samples.goals(signal)
+        fits.append(
+            refit(learner.critic, critic, optimizer, x, target, weight, step_size, key, learner.reuse, equations)
+        )
     critics, optimizers, losses, broken = zip(*fits, strict=True)
     improved = dataclasses.replace(improved, critics=critics, optimizers=optimizers)
     return improved, metrics._replace(critics=CriticMetrics(jnp.stack(losses), jnp.stack(broken).any()))

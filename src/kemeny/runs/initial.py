@@ -88,13 +88,9 @@ def _critics(theirs: Settings, ours: Settings, learner: Learner) -> list[int | N
     The weights of a critic mean something else under another criterion, or in a critic of another form.
     """
     signals = ["the reward", *cost_names(ours)]
-    alike = theirs.criterion == learner.criterion and _form(theirs) == _form(ours)
+    alike = theirs.criterion == learner.criterion and theirs.critic.critic_form == ours.critic.critic_form
     there = ["the reward", *cost_names(theirs)] if alike else []
     return [there.index(signal) if signal in there else None for signal in signals]
-
-
-def _form(settings: Settings) -> tuple[str, str]:
-    return settings.critic.critic_form, settings.critic.critic_input
 
 
 def _described(saved: checkpoint.Checkpoint, source: str | Path, critics: list[int | None], settings: Settings) -> str:

@@ -34,6 +34,8 @@ QUEUES: dict[str, Any] = {
     "observation_clip": 1_000.0,
     "critic_unit": "targets",
     "critic_form": "quadratic",
+    "quadratic_fit": "bellman",
+    "state_weight": "relative",
     "critic_step_size": 1e-3,
     "critic_epochs": 3,
     "critic_minibatch": 500,

@@ -237,7 +237,7 @@ class Settings:
         self._check_cuts()
         self._check_limits(ALGORITHMS[self.algorithm].constrained)
         self._check_reuse()
-        self._check_changes()
+        self._check_bellman()
         self._check_best_by()
         self._check_falls()
         self._check_deployed()
@@ -250,18 +250,15 @@ class Settings:
                 "Leave out one of the two."
             )
 
-    def _check_changes(self) -> None:
-        if self.critic.critic_loss == "values":
+    def _check_bellman(self) -> None:
+        if self.critic.quadratic_fit == "targets":
             return
+        if self.critic.critic_form != "quadratic":
+            raise UserError("--quadratic-fit bellman is for --critic-form quadratic: with a network, use targets.")
         if self.next_value == "sampled":
             raise UserError(
-                "--critic-loss changes is for --next-value expected: otherwise changes are mostly luck. Use "
-                "--critic-loss values where the environment does not know what might come."
-            )
-        if self.batch_length < 2:
-            raise UserError(
-                "--critic-loss changes needs two steps of each environment in a batch: lower --num-envs or raise "
-                "--batch-size."
+                "--quadratic-fit bellman is for --next-value expected: it needs to know what may come of an action. "
+                "Use --quadratic-fit targets where the environment does not know it."
             )
 
     def _check_falls(self) -> None:
