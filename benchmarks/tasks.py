@@ -83,9 +83,11 @@ ARMS = {
     "trpo998": "TRPO γ = 0.998",
     "sampled": "values sampled",
     "plain": "no quadratic part",
+    "targets": "targets alone",
+    "equal": "states equal",
     "mean": "ρ̂ the mean reward",
 }
-PARTS = {"atrpo", "sampled", "plain", "mean"}
+PARTS = {"atrpo", "sampled", "plain", "targets", "equal", "mean"}
 """Arms of the second table: the settings, and the same with one part of them taken away."""
 HEAD = """# Tasks whose best answer is known
 

@@ -52,32 +52,43 @@ def test_rises_against_the_features_of_all_that_may_come(discount):
     np.testing.assert_allclose(found[:, 0], discount - 1, rtol=1e-6)
 
 
-def test_the_fit_is_the_least_squares_of_targets_and_equations():
-    target, goal = np.asarray(jnp.sin(3 * X[:, 0]) * X[:, 1]), np.asarray(jnp.cos(2 * X[:, 2]))
+@pytest.mark.parametrize("constant", [0.0, -0.1])
+def test_the_fit_is_the_least_squares_of_targets_and_equations(constant):
+    """Of all functions whose mean is that of the targets; the residuals are written down one by one."""
+    target, goal = np.asarray(5 + jnp.sin(3 * X[:, 0]) * X[:, 1]), np.asarray(jnp.cos(2 * X[:, 2]))
     weight, beside, rise = RNG.uniform(size=1_000), RNG.uniform(size=1_000), 0.2 * RNG.normal(size=(1_000, 10))
-    rise[:, 0] = 0.0
+    rise[:, 0] = constant
     equations = Equations(*map(jnp.float32, (rise, goal, beside)))
-    fitted = Quadratic.init(SPEC).refitted(*map(jnp.float32, (X, target, weight)), equations)
-    features = np.asarray(fitted.features(X), np.float64)
-    root, other, ridge = np.sqrt(weight / weight.sum()), np.sqrt(beside / weight.sum()), np.sqrt(RIDGE) * np.eye(10)[1:]
-    centred = features - [[0, *np.average(features[:, 1:], axis=0, weights=weight)]]
-    rows = np.concatenate([centred * root[:, None], rise * other[:, None], ridge])
-    oracle = np.linalg.lstsq(rows, np.concatenate([target * root, goal * other, np.zeros(9)]), rcond=None)[0]
-    np.testing.assert_allclose(fitted.weights[1:], oracle[1:], atol=2e-4)
-    np.testing.assert_allclose(fitted(X) @ (weight / weight.sum()), np.average(target, weights=weight), atol=1e-4)
+    x = X + 1  # features whose means are not 0
+    fitted = Quadratic.init(SPEC).refitted(*map(jnp.float32, (x, target, weight)), equations)
+    features, total = np.asarray(fitted.features(x), np.float64), weight.sum()
+
+    def residuals(slopes):
+        first = np.average(target - features[:, 1:] @ slopes, weights=weight)
+        weights = np.append(first, slopes)
+        of_targets, of_equations = features @ weights - target, rise @ weights - goal
+        parts = [np.sqrt(weight / total) * of_targets, np.sqrt(beside / total) * of_equations, np.sqrt(RIDGE) * slopes]
+        return np.concatenate(parts)
+
+    at_0 = residuals(np.zeros(9))
+    slopes = np.linalg.lstsq(np.stack([residuals(e) - at_0 for e in np.eye(9)], 1), -at_0, rcond=None)[0]
+    np.testing.assert_allclose(fitted.weights[1:], slopes, atol=3e-4)
+    np.testing.assert_allclose(fitted(x) @ (weight / total), np.average(target, weights=weight), atol=1e-4)
 
 
 def test_rounding_does_not_reach_what_actions_change():
-    """Values of a million, a step that changes them by one, and equations that count ten thousand times as much."""
+    """Values of a million, and equations that count a million times as much as targets but say nothing of most
+    directions."""
     x = jnp.asarray(RNG.normal(size=(5_000, 3)), jnp.float32)
     weights = np.array([0.0, 1.0, -2.0, 3.0, 1.0, 0.5, -1.0, 2.0, 0.3, 1.5])
     start = Quadratic.init(SPEC)
-    rise = 0.01 * RNG.normal(size=(5_000, 10)).astype(np.float32)
+    rise = (0.1 * RNG.normal(size=(5_000, 2)) @ RNG.normal(size=(2, 10))).astype(np.float32)
     rise[:, 0] = 0.0
     goal = jnp.asarray(rise.astype(np.float64) @ weights, jnp.float32)
     target = 1e6 + jnp.asarray(np.asarray(start.features(x), np.float64) @ weights, jnp.float32)
-    fitted = start.refitted(x, target, jnp.ones(5_000), Equations(jnp.asarray(rise), goal, jnp.full(5_000, 1e4)))
-    assert jnp.std(rise @ fitted.weights - goal) < 0.05 * jnp.std(goal)
+    fitted = start.refitted(x, target, jnp.ones(5_000), Equations(jnp.asarray(rise), goal, jnp.full(5_000, 1e6)))
+    assert jnp.std(rise @ fitted.weights - goal) < 0.01 * jnp.std(goal)
+    assert np.std(np.asarray(fitted.features(x)) @ (np.asarray(fitted.weights) - weights)) < 0.05 * np.std(target)
 
 
 def test_together_they_count_a_part_of_what_targets_do():
@@ -145,6 +156,16 @@ def test_the_exact_value_fulfils_the_equations_and_is_kept(criterion):
     assert found.std() < 0.05
     without = Quadratic.init(SPEC).refitted(samples.x, noisy, weight)
     assert (np.asarray(without(samples.x)) - value[state]).std() > 4 * found.std()
+
+
+def test_equations_are_weighted_as_their_samples_are():
+    batch, _ = ring()
+    learner = Learner(critic=BELLMAN, state_weight="relative")
+    samples, _ = estimate(learner, init(learner, SPEC, jax.random.key(0)), batch)
+    _, weight, equations = samples.goals(0)
+    assert equations is not None
+    assert jnp.ptp(weight) > 0
+    np.testing.assert_allclose(equations.weight / weight, equations.weight[0] / weight[0], rtol=1e-5)
 
 
 def test_without_the_setting_there_are_none():

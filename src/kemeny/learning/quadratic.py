@@ -105,8 +105,8 @@ class Quadratic(eqx.Module):
     ) -> "Quadratic":
         """Nearer to the least squares of a batch, in which each sample has a weight; the first batch counts whole.
 
-        The constant follows from the others, and the others are found in double precision from features less their
-        mean: with single precision, or a constant among them, rounding errors were larger than what actions change.
+        The constant follows from the others, which are found from features less their mean. Equations may count many
+        times as much as targets, and say nothing of the constant: among the others it would be lost in rounding.
         """
         features = self.features(x)[:, 1:]
         share = weight / jnp.sum(weight)
@@ -120,8 +120,7 @@ class Quadratic(eqx.Module):
             share = equations.weight / jnp.sum(weight)
             gram += rise.T @ (share[:, None] * rise)
             moment += rise.T @ (share * (equations.goal - constant * level))
-        with jax.enable_x64(True):
-            found = jnp.linalg.solve(gram.astype(jnp.float64), moment.astype(jnp.float64)).astype(jnp.float32)
+        found = jnp.linalg.solve(gram, moment)
         found = jnp.concatenate([(level - middle @ found)[None], found])
         newest = jnp.maximum(LEAST_SHARE, 1 / (self.fits + 1))
         weights = (1 - newest) * self.weights + newest * found
