@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 import kemeny
-from kemeny.envs.pool import make_halves
+from kemeny.envs.pool import make_in_turn
 
 OUTPUT = Path(__file__).parent / "results" / "vector.md"
 DT, GRAVITY, LARGEST_SPEED, LARGEST_TORQUE = 0.05, 10.0, 8.0, 2.0
@@ -135,13 +135,13 @@ def alone(copies: int, seconds: float) -> tuple[float, float]:
 
 
 def pools(env: Callable[..., object], copies: int, seconds: float) -> float:
-    """Behind the two pools that a run uses in turn."""
-    halves = [pool for _, pool in make_halves(env, copies, seed=0)]
-    for pool in halves:
+    """Behind the pools that a run uses in turn."""
+    in_turn = [pool for _, pool in make_in_turn(env, copies, seed=0)]
+    for pool in in_turn:
         pool.reset(np.arange(pool.num_envs))
 
     def step() -> int:
-        for pool in halves:
+        for pool in in_turn:
             pool.send(np.zeros((pool.num_envs, 1), np.float32))
             pool.recv()
         return copies

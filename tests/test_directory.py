@@ -106,6 +106,15 @@ def test_settings_of_an_older_kemeny_have_their_new_names(tmp_path):
     assert (read.step, read.networks.activation, read.clipping) == ("natural", "tanh", Settings().clipping)
 
 
+def test_settings_that_are_no_more_are_left_out_where_they_changed_nothing(tmp_path):
+    settings = to_flat(Settings())
+    write_config(tmp_path, {**settings, "critic_loss": "values", "critic_input": "normalized"})
+    assert from_flat(Run.open(tmp_path).config["settings"]) == Settings()
+    write_config(tmp_path, {**settings, "critic_loss": "changes"})
+    with pytest.raises(UserError, match="critic_loss changes, which is no more"):
+        _ = Run.open(tmp_path).config
+
+
 def test_a_directory_without_configuration_is_none(tmp_path):
     with pytest.raises(UserError, match=r"it has no config\.json"):
         Run.open(tmp_path)

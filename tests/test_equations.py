@@ -96,16 +96,23 @@ def test_together_they_count_a_part_of_what_targets_do():
     weight = share * counted(1e3 * target + 7, goal - 5, share)
     of_goals, of_targets = (np.cov(values, aweights=share, ddof=0) for values in (goal, 1e3 * target))
     np.testing.assert_allclose(weight.sum() * of_goals, PART * of_targets * share.sum(), rtol=1e-3)
-    assert (counted(target, 0 * goal, share) == 0).all()
+
+
+@pytest.mark.parametrize("same", [0.0, 0.001, 123.456])
+def test_equal_goals_count_nothing(same):
+    target, share = jnp.asarray(RNG.normal(size=(2, 25_000)) ** [[1], [2]], jnp.float32)
+    assert (counted(target, jnp.full(25_000, same), share) == 0).all()
 
 
 MATRIX = np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.0, 0.9, 0.1]])
 REWARD = np.array([3.0, -1.0, 4.0])
 
 
-def ring():
-    """A chain of three states without choice, each as an observation with a single 1: a batch that knows what may come,
-    and the chain's average."""
+def ring(costs=()):
+    """A chain of three states without choice, each as an observation with a single 1: a batch that knows what may come.
+
+    What was paid differs from its mean by chance. `costs` are the cost of each state.
+    """
     state = RNG.integers(3, size=(40, 50))
     after = np.array([[RNG.choice(3, p=MATRIX[s]) for s in row] for row in state])
     seen, never = np.eye(3, dtype=np.float32), np.zeros(state.shape, bool)
@@ -114,8 +121,10 @@ def ring():
         np.moveaxis(MATRIX[state], 2, 0).astype(np.float32),
         REWARD[state].astype(np.float32),
     )
+    paid = REWARD[state] + RNG.normal(size=state.shape)
+    signals = tuple(signal.astype(np.float32) for signal in (paid, *(np.array(cost)[state] for cost in costs)))
     batch = Rollout(
-        observation=seen[state], action=0 * state, signals=(REWARD[state].astype(np.float32),),
+        observation=seen[state], action=0 * state, signals=signals,
         next_observation=seen[after], terminal=never, cut=~never, start_observation=seen[state[0]], outcomes=outcomes,
     )  # fmt: skip
     return jax.tree.map(jnp.asarray, batch), state.reshape(-1)
@@ -165,7 +174,19 @@ def test_equations_are_weighted_as_their_samples_are():
     _, weight, equations = samples.goals(0)
     assert equations is not None
     assert jnp.ptp(weight) > 0
-    np.testing.assert_allclose(equations.weight / weight, equations.weight[0] / weight[0], rtol=1e-5)
+    (target,) = samples.target
+    np.testing.assert_allclose(equations.weight, weight * counted(target, equations.goal, weight), rtol=1e-5)
+
+
+def test_each_critic_has_the_equations_of_its_own_signal():
+    cost = np.array([0.5, 0.0, 2.0])
+    batch, state = ring([cost])
+    learner = Learner(critic=BELLMAN, criterion=Discounted(0.9), limits=(1.0,))
+    samples, _ = estimate(learner, init(learner, SPEC, jax.random.key(0)), batch)
+    for signal, mean in enumerate((REWARD, cost)):
+        _, _, equations = samples.goals(signal)
+        assert equations is not None
+        np.testing.assert_allclose(equations.goal, -mean[state], rtol=1e-6)
 
 
 def test_without_the_setting_there_are_none():
@@ -178,7 +199,6 @@ def test_the_constant_of_a_critic_changes_nothing_under_a_discount():
     batch, state = ring()
     learner = Learner(critic=BELLMAN, criterion=Discounted(0.9))
     begun = init(learner, SPEC, jax.random.key(0))
-    begun = dataclasses.replace(begun)
     value = np.linalg.solve(np.eye(3) - 0.9 * MATRIX, REWARD)
     samples, _ = estimate(learner, begun, batch)
     _, weight, equations = samples.goals(0)

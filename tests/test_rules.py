@@ -83,7 +83,7 @@ def test_a_rule_for_many_at_once_gives_the_same_evaluation(rule, env, many):
         np.testing.assert_array_equal(column, all_at_once.trajectory.columns[name])
     falls = one.long_run.falls
     assert (falls > 0) == (env == "CartPole-v1")
-    assert 2 * 200 <= many.calls <= 2 * 2 * 200  # two halves, each in at most two groups: before and after a fall
+    assert 2 * 200 <= many.calls <= 2 * 2 * 200  # two pools, each in at most two groups: before and after a fall
 
 
 class Returns:

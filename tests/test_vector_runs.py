@@ -7,7 +7,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import kemeny
-from kemeny.errors import RunError
+from kemeny.envs import pool
+from kemeny.errors import RunError, UserError
+from kemeny.experience import part
 from kemeny.experience.collect import Collector
 from kemeny.experience.evaluate import evaluate
 from kemeny.experience.settings import EvaluationProtocol, Task
@@ -32,6 +34,13 @@ def batches(collector, iterations):
     return [*seen, np.array([collector.falls])]
 
 
+@pytest.fixture
+def in_one_pool(monkeypatch):
+    """Single environments are stepped together too, so that they get the noise of the copies."""
+    for module in (pool, part):
+        monkeypatch.setattr(module, "sizes_in_turn", lambda env, num_envs, simulation=None: [num_envs])
+
+
 def assert_same(some, others):
     for one, other in zip(some, others, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -39,7 +48,7 @@ def assert_same(some, others):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_batch_is_that_of_the_environment_unvectorised(mode, task):
+def test_a_batch_is_that_of_the_environment_unvectorised(mode, task, in_one_pool):
     """Falls, goals, cuts, time-outs and ends: bit for bit, because every restart of every copy has the same seed."""
     vectorised = Collector(synchronous(mode, 17), TASKS[task], **SIZES)
     one_by_one = Collector(functools.partial(Cart, 17), TASKS[task], **SIZES)
@@ -105,8 +114,17 @@ def test_a_changed_environment_does_not_come_back():
         Collector(Rounded, Task(cut=11), **SIZES, snapshot=snapshot)
 
 
+def test_a_run_of_two_halves_is_refused_in_a_sentence(monkeypatch):
+    with monkeypatch.context() as older:
+        for module in (pool, part):
+            older.setattr(module, "sizes_in_turn", lambda env, num_envs, simulation=None: [3, 2])
+        snapshot = Collector(SavedCarts, Task(cut=11), **SIZES).snapshot()
+    with pytest.raises(UserError, match="An older Kemeny began this run"):
+        Collector(SavedCarts, Task(cut=11), **SIZES, snapshot=snapshot)
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_an_evaluation_is_that_of_the_environment_unvectorised(mode):
+def test_an_evaluation_is_that_of_the_environment_unvectorised(mode, in_one_pool):
     """Trajectories of different lengths: those that are over take no part."""
     protocol = EvaluationProtocol(eval_trajectories=7, eval_max_steps=60)
     results = [

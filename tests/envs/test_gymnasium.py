@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from kemeny.envs.gymnasium import EnvironmentFault, GymnasiumPool
-from kemeny.envs.pool import inspect, make_halves, make_pool
+from kemeny.envs.pool import inspect, make_in_turn, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.errors import RunError, UserError
 from kemeny.spaces import Discrete
@@ -118,17 +118,17 @@ def test_a_run_can_be_divided_into_any_pools(make):
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_halves_share_the_environments_and_the_workers(workers):
-    halves = list(make_halves(Counter, 5, seed=11, time_limit=1, simulation=Simulation(workers=workers)))
+def test_pools_in_turn_share_the_environments_and_the_workers(workers):
+    pools = list(make_in_turn(Counter, 5, seed=11, time_limit=1, simulation=Simulation(workers=workers)))
     whole = make_pool(Counter, 5, seed=11)
-    assert [(first_env, pool.num_envs) for first_env, pool in halves] == [(0, 3), (3, 2)]
-    starts = [pool.reset(np.arange(pool.num_envs)) for _, pool in halves]
+    assert [(first_env, pool.num_envs) for first_env, pool in pools] == [(0, 3), (3, 2)]
+    starts = [pool.reset(np.arange(pool.num_envs)) for _, pool in pools]
     assert np.array_equal(np.concatenate(starts), whole.reset(EVERYONE))
-    for _, pool in halves:
+    for _, pool in pools:
         assert advance(pool, np.zeros(pool.num_envs)).truncated.all()
         assert len(getattr(pool, "processes", list)()) == (2 if workers else 0)
         pool.close()
-    [(first_env, single)] = make_halves(Counter, 1, seed=11)
+    [(first_env, single)] = make_in_turn(Counter, 1, seed=11)
     assert (first_env, single.num_envs) == (0, 1)
 
 

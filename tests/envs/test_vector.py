@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from kemeny.envs.pool import choose_backend, inspect, make_pool
+from kemeny.envs.pool import choose_backend, inspect, make_in_turn, make_pool
 from kemeny.envs.settings import Simulation
 from kemeny.envs.vector import VectorPool
 from kemeny.errors import UserError
@@ -380,3 +380,9 @@ def test_a_state_of_other_types_is_refused():
     for env, sentence in ((Odd, "'odd' of type uint64"), (OtherGenerator, "only PCG64 can be saved")):
         with pytest.raises(UserError, match=sentence):
             make_pool(env, 2, seed=0)
+
+
+def test_all_copies_are_one_pool():
+    [(first_env, pool)] = make_in_turn(Carts, 5, seed=0, first_env=2)
+    assert (first_env, pool.num_envs) == (2, 5)
+    pool.close()

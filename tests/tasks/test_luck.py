@@ -213,6 +213,26 @@ def stop_after(steps):
     return lambda record: record["steps"] >= steps
 
 
+class Ending(kemeny.tasks.ProcessVectorEnv):
+    """A network whose copies end when nobody is there."""
+
+    def __init__(self, num_envs):
+        super().__init__(kemeny.tasks.criss_cross("IL"), num_envs)
+
+    def step(self, actions):
+        observation, reward, _, truncated, info = super().step(actions)
+        return observation, reward, observation.sum(axis=1) == 0, truncated, info
+
+
+@pytest.mark.parametrize("episodic", [False, True])
+def test_an_end_that_the_outcomes_do_not_know_of_is_refused(episodic, tmp_path):
+    with pytest.raises(UserError, match="environments in which nothing ends"):
+        kemeny.train(
+            Ending, out=tmp_path / "run", preset="queues", algorithm="trpo", steps=5_000, batch_size=5_000,
+            episodic=episodic,
+        )  # fmt: skip
+
+
 def test_an_environment_that_does_not_know_what_may_come_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(UserError, match=r"CartPole-v1 does not know what may come .* outcomes\(observations"):
         kemeny.train("CartPole-v1", next_value="expected", steps=100, out=tmp_path / "run")

@@ -87,6 +87,7 @@ def test_outcomes_are_what_is_possible_and_no_more(network):
         assert {k: p for k, p in found.items() if abs(p) > 1e-12} == pytest.approx(
             {k: p for k, p in expected.items() if p > 1e-12}
         )
+    assert outcomes["probability"].shape[1] == network.at_once
     assert (outcomes["probability"] != 0).sum(axis=1).max() >= network.at_once - 1  # perhaps something always happens
 
 

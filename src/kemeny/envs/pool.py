@@ -233,7 +233,18 @@ def make_pool(
         raise
 
 
-def make_halves(
+def sizes_in_turn(env: EnvLike, num_envs: int, simulation: Simulation = DEFAULT_SIMULATION) -> list[int]:
+    """Environments of each pool that `make_in_turn` makes.
+
+    A single environment is one pool, and so are the copies of a vector environment: their steps are taken in the same
+    thread that computes actions, and one call for all of them is faster than two.
+    """
+    if num_envs == 1 or choose_backend(env, "auto", simulation.workers) == "vector":
+        return [num_envs]
+    return [num_envs - num_envs // 2, num_envs // 2]
+
+
+def make_in_turn(
     env: EnvLike,
     num_envs: int,
     *,
@@ -243,12 +254,12 @@ def make_halves(
     time_limit: int | None = None,
     simulation: Simulation = DEFAULT_SIMULATION,
 ) -> Iterator[tuple[int, Pool]]:
-    """Two pools to be used in turn, one simulating while the actions for the other are computed.
+    """Pools to be used in turn, one simulating while the actions for the other are computed (`sizes_in_turn`).
 
-    Yields each with the number of its environment 0 in the run, which for the first is `first_env`; a single
-    environment is one pool. The workers are divided between the two.
+    Yields each with the number of its environment 0 in the run, which for the first is `first_env`. The workers are
+    divided between them.
     """
-    sizes = [num_envs] if num_envs == 1 else [num_envs - num_envs // 2, num_envs // 2]
+    sizes = sizes_in_turn(env, num_envs, simulation)
     share = dataclasses.replace(simulation, workers=-(-simulation.workers // len(sizes)))
     for first, size in zip((first_env, first_env + sizes[0]), sizes, strict=False):
         pool = make_pool(env, size, seed=seed, first_env=first, costs=costs, time_limit=time_limit, simulation=share)

@@ -169,6 +169,11 @@ class Collector:
         batch = self._charge_ends(batch, np.concatenate([part.fell for part in taken], 1))
         self._history.remember(batch.action, self.crew.since_restart)
         if self._outlook is not None:
+            if batch.terminal.any() or any(part.fell.any() for part in taken):
+                raise UserError(
+                    "A copy fell or reached a goal, which the environment's outcomes(observations, actions) do not "
+                    "know of: --next-value expected is for environments in which nothing ends. Use sampled."
+                )
             batch = with_outcomes(self._outlook, batch)
         return batch, next((part.fault for part in taken if part.fault), "")
 
@@ -189,6 +194,11 @@ class Collector:
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Refuse what no run can have written, before anything is replayed as often as it says."""
         shards, whole = self._ends.shape, np.dtype(np.int64)
+        if snapshot.get("falls", np.empty(0)).shape == (2 * len(self._ends),):
+            raise UserError(
+                "An older Kemeny began this run. It stepped the copies of a vector environment in two halves, which "
+                "cannot be put together: begin the run anew, or another with --init-from where its policy stands."
+            )
         expected = {"steps": ArraySpec((), whole), "falls": ArraySpec(shards, whole)}
         if "starts" in snapshot:  # an older Kemeny did not store this
             expected["starts"] = self.starts.spec
@@ -273,7 +283,8 @@ def make_outlook(env: EnvLike) -> Farsighted:
         pool.close()
         raise UserError(
             f"{name} does not know what may come of an action: --next-value expected needs a vector environment with a "
-            "method outcomes(observations, actions), such as those of Kemeny's own tasks."
+            "method outcomes(observations, actions), such as those of Kemeny's own tasks. With --preset queues, use "
+            "--next-value sampled --quadratic-fit targets."
         )
     return cast(Farsighted, pool)
 

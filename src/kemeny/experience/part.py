@@ -1,8 +1,9 @@
 """The environments of one collector: they are stepped here, whether this is the run's process or one far away.
 
-They are split into two shards used in turn: while one is simulated, the actions of the other are computed. Every number
-is a function of the seed, whatever the thread timing: the noise of a batch comes from a generator seeded by (seed,
-iteration, shard), so there is no random state to carry along. Nothing here loads JAX.
+They are split into two shards used in turn: while one is simulated, the actions of the other are computed. (The copies
+of a vector environment are one shard: nothing else happens while they are stepped.) Every number is a function of the
+seed, whatever the thread timing: the noise of a batch comes from a generator seeded by (seed, iteration, shard), so
+there is no random state to carry along. Nothing here loads JAX.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import numpy as np
 
 from kemeny.envs.faults import TRIES, Faults
 from kemeny.envs.names import EnvLike
-from kemeny.envs.pool import Comeback, Stateful, inspect, make_halves
+from kemeny.envs.pool import Comeback, Stateful, inspect, make_in_turn, sizes_in_turn
 from kemeny.envs.settings import Simulation
 from kemeny.errors import Damaged
 from kemeny.experience.acting import Policy
@@ -57,7 +58,7 @@ class Share:
     @property
     def shard_sizes(self) -> list[int]:
         """Environments of each shard."""
-        return [self.num_envs] if self.num_envs == 1 else [self.num_envs - self.num_envs // 2, self.num_envs // 2]
+        return sizes_in_turn(self.env, self.num_envs, self.simulation)
 
 
 def shares(count: int, num_envs: int, simulation: Simulation, **run: Any) -> list[Share]:
@@ -97,7 +98,7 @@ class Part:
         else:
             longest = cuts(task, share.all_envs)
         phases = first_phases(longest, share.batch_length)
-        for first_env, pool in make_halves(
+        for first_env, pool in make_in_turn(
             env, share.num_envs, seed=share.seed, first_env=share.first_env, costs=share.costs,
             simulation=share.simulation,
         ):  # fmt: skip

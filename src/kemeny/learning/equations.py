@@ -2,10 +2,12 @@
 
     discount · E[v(s') | s, a] − v(s) = offset − E[r | s, a]
 
-On average over the actions of a policy it holds for the value of that policy, and nothing in it was estimated by an
-older critic. Advantages are made of its left-hand side. In a slow system that is small beside the values: a critic
-whose error is a thousandth of a value may have most of a step wrong, and targets, which say how large values are,
-hardly show it. So a critic that is linear in features is fitted to both, by the same least squares.
+On average over the actions of a policy it holds for the value of that policy, and nothing in it but the offset (ρ̂, or 0
+under a discount) was estimated by an older critic. Advantages are made of its left-hand side. In a slow system that is
+small beside the values: a critic whose error is a thousandth of a value may have most of a step wrong, and targets,
+which say how large values are, hardly show it. So a critic that is linear in features is fitted to both, by the same
+least squares. (Of a cost, E r is not known: the cost as it came takes its place. And with `--pipeline` the actions are
+those of the policy before.)
 
 The mean over what may come is known, so that luck adds nothing to the squared errors (with one next state drawn
 instead, it would: Baird 1995). The action is drawn, and the squared errors also count by how much actions differ: a fit
@@ -20,7 +22,7 @@ from jaxtyping import Array, Float
 
 PART = 0.01
 """What all equations count, with all targets as 1. A target is precise as a share of the value, so this is enough to
-settle what targets leave open; with 0.3 or 1 the value that fits targets best was given up for it (`docs/tasks.md`)."""
+settle what targets leave open. With 0.3 or 1 what targets say was given up, and policies were worse (`docs/tasks.md`)."""
 
 
 class Equations(NamedTuple):
@@ -29,7 +31,7 @@ class Equations(NamedTuple):
     rise: Float[Array, "sample feature"]
     """discount · E φ(s') − φ(s)."""
     goal: Float[Array, " sample"]
-    """offset − E r."""
+    """offset − E r; of a cost offset − r."""
     weight: Float[Array, " sample"]
     """How much it counts."""
 
@@ -51,7 +53,8 @@ def counted(
     values. If all goals are the same, they count nothing.
     """
     of_targets, of_goals = _variance(target, share), _variance(goal, share)
-    return jnp.full_like(target, jnp.where(of_goals > 0, PART * of_targets / of_goals, 0.0))
+    # Of equal goals the variance is not 0 but its rounding, by which the equations would outweigh everything.
+    return jnp.full_like(target, jnp.where(jnp.ptp(goal) > 0, PART * of_targets / of_goals, 0.0))
 
 
 def _variance(values: Float[Array, " sample"], share: Float[Array, " sample"]) -> Float[Array, ""]:

@@ -76,6 +76,7 @@ def estimate(
     kept = None if ratio is None else jnp.minimum(ratio, LARGEST_KEPT)
     signals = charged(rollout, state.reset_cost)
     rewards_differ = ~(jnp.ptp(signals[0]) == 0) | rollout.terminal.any()  # NaN does: it must be noticed
+    rise = _rise(learner, state, rollout) if learner.critic.quadratic_fit == "bellman" else None
     advantages, targets, estimates, sizes, equations = [], [], [], [], []
     for number, (signal, critic) in enumerate(zip(signals, state.critics, strict=True)):
         value = critic(x)
@@ -114,12 +115,9 @@ def estimate(
             if number == 0:  # those of costs keep their units: a limit is written in them
                 advantage = state_weight.relative(advantage, sizes[0])
                 candidates = None if candidates is None else state_weight.relative(candidates, sizes[0])
-        if learner.critic.quadratic_fit == "bellman":
-            assert rollout.outcomes is not None, "settings refuse it where they are not known"
-            assert critic.quadratic is not None, "settings refuse it for networks alone"
+        if rise is not None:
             share = 1 / sizes[number] ** 2 if sizes else jnp.ones_like(value)
             goal = bellman.offset - flatten(mean_paid)
-            rise = critic.quadratic.rises(flatten(x), normalize, rollout.outcomes, bellman.discount)
             equations.append(Equations(rise, goal, counted(target, goal, share)))
         advantages.append(advantage)
         targets.append(target)
@@ -139,3 +137,11 @@ def estimate(
         importance=None if ratio is None else flatten(jnp.minimum(ratio, LARGEST_IMPORTANCE)),
     )
     return samples, tuple(estimates)
+
+
+def _rise(learner: Learner, state: State, rollout: Rollout) -> Float[Array, "sample feature"]:
+    """How the features of the critics' quadratic parts rise in each step, the same for all critics."""
+    quadratic, discount = state.critics[0].quadratic, learner.criterion.bellman(jnp.zeros(())).discount
+    assert rollout.outcomes is not None, "settings refuse it where they are not known"
+    assert quadratic is not None, "settings refuse it for networks alone"
+    return quadratic.rises(flatten(state.normalizer(rollout.observation)), state.normalizer, rollout.outcomes, discount)

@@ -106,7 +106,8 @@ class Quadratic(eqx.Module):
         """Nearer to the least squares of a batch, in which each sample has a weight; the first batch counts whole.
 
         The constant follows from the others, which are found from features less their mean. Equations may count many
-        times as much as targets, and say nothing of the constant: among the others it would be lost in rounding.
+        times as much as targets and, without a discount, say nothing of the constant, which would be lost in rounding
+        among the others.
         """
         features = self.features(x)[:, 1:]
         share = weight / jnp.sum(weight)

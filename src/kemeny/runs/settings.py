@@ -378,9 +378,19 @@ RENAMED = {"rate": "rate_by", "critic_rate": "critic_step_size"}
 """Settings of runs that an older Kemeny began, by their old names."""
 
 
+GONE = {"critic_loss": "values", "critic_input": "normalized"}
+"""Settings of runs that an older Kemeny began and that are no more, with the value that all runs have now."""
+
+
 def with_new_names(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Settings from a config.json that an older Kemeny may have written."""
-    return {RENAMED.get(name, name): value for name, value in flat.items()}
+    for name, value in GONE.items():
+        if flat.get(name, value) != value:
+            raise UserError(
+                f"An older Kemeny trained this with the setting {name} {flat[name]}, which is no more. Its policy can "
+                "still be loaded (kemeny.load_policy), but the run cannot go on."
+            )
+    return {RENAMED.get(name, name): value for name, value in flat.items() if name not in GONE}
 
 
 def as_it_was(flat: Mapping[str, Any]) -> dict[str, Any]:
