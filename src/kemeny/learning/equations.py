@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 PART = 0.01
 """What all equations count, with all targets as 1. A target is precise as a share of the value, so this is enough to
-settle what targets leave open. With 0.3 or 1 what targets say was given up, and policies were worse (`docs/tasks.md`)."""
+settle what targets leave open. With 0.3 or 1 it was worse: what targets say was given up (`docs/tasks.md`)."""
 
 
 class Equations(NamedTuple):
