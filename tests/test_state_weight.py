@@ -71,6 +71,18 @@ def test_advantages_are_divided_by_sizes_and_those_of_costs_are_not():
         np.testing.assert_allclose(relative.goals(signal)[1], 1 / relative.value_size[signal] ** 2, rtol=1e-6)
 
 
+def test_critics_alone_are_weighted_where_it_says_so():
+    batch, learner = rollout(), Learner(gae_lambda=None)
+    state = init(learner, SPEC, jax.random.key(0))
+    (equal, (unchanged,)), (relative, _), (critics, (reward,)) = (
+        estimate(dataclasses.replace(learner, state_weight=weight), state, batch)
+        for weight in ("equal", "relative", "critics")
+    )
+    np.testing.assert_array_equal(critics.advantage[0], equal.advantage[0])
+    np.testing.assert_array_equal(reward.candidates, unchanged.candidates)
+    np.testing.assert_array_equal(critics.goals(0)[1], relative.goals(0)[1])
+
+
 def test_every_lambda_is_judged_by_the_same_weights():
     learner = Learner(gae_lambda=None, state_weight="relative")
     state, batch = init(learner, SPEC, jax.random.key(0)), rollout()

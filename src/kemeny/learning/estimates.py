@@ -110,9 +110,9 @@ def estimate(
         value, advantage, target = flatten(value), flatten(advantage), flatten(target)
         unexplained = jnp.var(target - value) / jnp.var(target)
         spread = advantage.std()
-        if learner.state_weight == "relative":
+        if learner.state_weight != "equal":
             sizes.append(state_weight.value_size(value))
-            if number == 0:  # those of costs keep their units: a limit is written in them
+            if number == 0 and learner.state_weight == "relative":  # those of costs keep the units of their limits
                 advantage = state_weight.relative(advantage, sizes[0])
                 candidates = None if candidates is None else state_weight.relative(candidates, sizes[0])
         if rise is not None:

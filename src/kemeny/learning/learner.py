@@ -55,7 +55,7 @@ class Learner(eqx.Module):
     """The share of δ that is left at the end of the run; None: all of it."""
     critic: CriticFit = eqx.field(static=True, default=CriticFit())
     state_weight: StateWeight = eqx.field(static=True, default="equal")
-    """Whether states of unusual value count less (`state_weight.py`)."""
+    """Whether states of unusual value count less, and where (`state_weight.py`)."""
     reuse: int = eqx.field(static=True, default=1)
     """Batches that are learned from, the newest included."""
     pipeline: bool = eqx.field(static=True, default=False)

@@ -7,7 +7,7 @@ from kemeny.ranges import Above, AtLeast, Between
 
 StepName = Literal["natural", "kfac", "clip", "project"]
 Activation = Literal["tanh", "relu"]
-StateWeight = Literal["equal", "relative"]
+StateWeight = Literal["equal", "critics", "relative"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,9 @@ queues then outweigh all other states: in the squared errors that the critics ar
 gradient. So errors and advantages are divided by the size of the value. This does not change which actions are better
 in a state, for all of them are divided by the same number. It only says which states matter more, where one network
 cannot serve all of them equally well.
+
+Where states of unusual value are those in which an action matters most, as in a stock from two suppliers, the policy
+needs their advantages whole: `critics` divides errors alone.
 """
 
 import jax.numpy as jnp

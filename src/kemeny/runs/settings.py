@@ -88,9 +88,9 @@ class Settings:
     gauge: Literal["centred", "free"] = "centred"
     """Keep the average criterion's critic centred, or let its free constant drift."""
     state_weight: StateWeight = "equal"
-    """How much each state counts in the policy step and in the critics' errors: all the same, or less the farther its
-    value is from the usual, so that a few long queues do not outweigh all other states. The advantages of costs, by
-    which limits are kept, are not weighted."""
+    """How much each state counts: all the same (equal), or less the farther its value is from the usual, so that a few
+    long queues do not outweigh all other states. That is so in the critics' errors and in the policy step (relative),
+    or in the critics' errors alone (critics). The advantages of costs, by which limits are kept, are not weighted."""
     reuse: Annotated[int, AtLeast(1), AtMost(2**6)] = 1
     """Batches that each update learns from: the newest and those before it, corrected for the policies that acted in
     them (1: the newest alone)."""
