@@ -41,8 +41,8 @@ TRUNCATIONS = {
     "criss-BL": 18,
     "criss-IM": 30,
     "criss-BM": 36,
-    "criss-IH": 80,
-    "criss-BH": 80,
+    "criss-IH": 130,
+    "criss-BH": 100,
     "n-model": 400,
 }
 """Largest length of a queue in the model by which a policy is judged."""
