@@ -194,7 +194,8 @@ class Collector:
     def _check_snapshot(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Refuse what no run can have written, before anything is replayed as often as it says."""
         shards, whole = self._ends.shape, np.dtype(np.int64)
-        if snapshot.get("falls", np.empty(0)).shape == (2 * len(self._ends),):
+        in_halves = snapshot.get("falls", np.empty(0)).shape == (2 * len(self.shares),)
+        if in_halves and len(self._ends) == len(self.shares):
             raise UserError(
                 "An older Kemeny began this run. It stepped the copies of a vector environment in two halves, which "
                 "cannot be put together: begin the run anew, or another with --init-from where its policy stands."

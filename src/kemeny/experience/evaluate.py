@@ -55,7 +55,7 @@ def evaluate(
     record = None if long_run is None else Record(protocol.eval_trajectories, len(costs))
     usual = UsualRewards() if record is None else record.usual
     with contextlib.ExitStack() as stack:
-        shards: list[_Trajectories] = []
+        portions: list[_Trajectories] = []
         for first_env, pool in make_in_turn(
             env, protocol.eval_trajectories, seed=seed, costs=costs, simulation=simulation
         ):
@@ -71,23 +71,23 @@ def evaluate(
             ]
             faults = Faults(pool, simulation.restart_faulty, first_env)
             first = FirstTrajectory(pool, len(costs)) if keep_trajectory and first_env == 0 else None
-            shards.append(_Trajectories(pool, first_env, faults, actor, rngs, len(costs), record, usual, first))
+            portions.append(_Trajectories(pool, first_env, faults, actor, rngs, len(costs), record, usual, first))
         fall_costs = tuple(number for number, cost in enumerate(costs) if cost == FALL)
-        longest, found = _run(shards, record, protocol.eval_max_steps, long_run, fall_costs)
-    first, lengths = shards[0].first, np.concatenate([shard.lengths for shard in shards])
+        longest, found = _run(portions, record, protocol.eval_max_steps, long_run, fall_costs)
+    first, lengths = portions[0].first, np.concatenate([portion.lengths for portion in portions])
     bound = usual.bound if reset_cost is None else np.inf
-    average_costs = np.concatenate([shard.spent / shard.lengths[:, None] for shard in shards])
+    average_costs = np.concatenate([portion.spent / portion.lengths[:, None] for portion in portions])
     for number in fall_costs:  # whose mean over trajectories is then falls per step, however long each of them is
-        average_costs[:, number] = np.concatenate([shard.fell(bound) for shard in shards]) / lengths.mean()
+        average_costs[:, number] = np.concatenate([portion.fell(bound) for portion in portions]) / lengths.mean()
     return Evaluation(
         {
-            horizon: np.concatenate([shard.returns.get(horizon, shard.total) for shard in shards])
+            horizon: np.concatenate([portion.returns.get(horizon, portion.total) for portion in portions])
             for horizon in (*(horizon for horizon in HORIZONS if horizon < longest), longest)
         },
         lengths,
         average_costs,
-        sum(shard.faults.count for shard in shards),
-        falls=Falls.of(sum(shard.falls(bound) for shard in shards), lengths, longest),
+        sum(portion.faults.count for portion in portions),
+        falls=Falls.of(sum(portion.falls(bound) for portion in portions), lengths, longest),
         long_run=found,
         trajectory=None if first is None else first.trajectory(tuple(map(name_of, costs))),
         cost_names=tuple(map(name_of, costs)),
@@ -95,35 +95,35 @@ def evaluate(
 
 
 def _run(
-    shards: list["_Trajectories"],
+    portions: list["_Trajectories"],
     record: Record | None,
     max_steps: int,
     protocol: LongRunProtocol | None,
     fall_costs: tuple[int, ...],
 ) -> tuple[int, LongRun | None]:
     """Run all trajectories; how far each went unless it fell, and what the long run is."""
-    first = sum(shard.first.bytes_per_step for shard in shards if shard.first is not None)
+    first = sum(portion.first.bytes_per_step for portion in portions if portion.first is not None)
     refuse_too_large((0 if record is None else record.bytes_of(max_steps)) + first * max_steps)
     sequential = protocol is not None and protocol.precision is not None
     until = min(FIRST_LOOK, max_steps) if sequential else max_steps
     while True:
         if record is not None:
             record.grow(until)
-        for shard in shards:
-            shard.go_on(until)
-            shard.begin()
-        while any(shard.ids.size for shard in shards):
-            for shard in shards:  # while one is simulated, the actions of the other are computed
-                if shard.ids.size:
-                    shard.finish()
-                    shard.begin()
+        for portion in portions:
+            portion.go_on(until)
+            portion.begin()
+        while any(portion.ids.size for portion in portions):
+            for portion in portions:  # while one is simulated, the actions of the other are computed
+                if portion.ids.size:
+                    portion.finish()
+                    portion.begin()
         if protocol is None or record is None:
             return until, None
         found = long_run(
             record.series(), reset_cost=protocol.reset_cost, warm_up=protocol.warm_up, fall_costs=fall_costs
         )
         if until == max_steps or protocol.is_met_by(found.reward.precision):
-            cycles = Cycles.estimates([shard.cycles for shard in shards])
+            cycles = Cycles.estimates([portion.cycles for portion in portions])
             return until, dataclasses.replace(found, regenerative=cycles)
         until = min(2 * until, max_steps)
 
